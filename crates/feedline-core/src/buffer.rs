@@ -1,0 +1,455 @@
+//! Memory that tensors stand on: 64-byte-aligned blocks that are pooled, shared and never copied.
+//!
+//! ```text
+//!  Pool ──take──► BufferMut (one owner, writable) ──freeze──► Buffer (shared, read-only)
+//!    ▲                                                           │
+//!    │            Slots ──next_rows──► RowsMut … RowsMut         │ last owner gone
+//!    └───────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Blocks go back to their pool when their last owner is dropped. That matters more than it looks:
+//! copying into fresh pages runs several times slower than into pages that were touched before.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, Weak};
+
+/// Every buffer starts at a multiple of this many bytes.
+pub const ALIGNMENT: usize = 64;
+
+/// One allocation. Its bytes are initialised from the start and stay so.
+struct Block {
+    start: NonNull<u8>,
+    capacity: usize,
+    pool: Weak<PoolState>,
+}
+
+// SAFETY: a block owns its allocation; access goes through `&`/`&mut` of its single owner type.
+unsafe impl Send for Block {}
+// SAFETY: shared access to a block only ever reads (see `Buffer`) or is split into disjoint rows.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, ALIGNMENT).expect("capacity was checked on allocation")
+    }
+
+    fn allocate(capacity: usize, pool: Weak<PoolState>) -> Self {
+        assert!(capacity < isize::MAX as usize - ALIGNMENT, "a buffer of {capacity} bytes");
+        if capacity == 0 {
+            let start = NonNull::new(ALIGNMENT as *mut u8).expect("the alignment is not zero");
+            return Self { start, capacity, pool };
+        }
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout has a non-zero size.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(layout) };
+        Self { start, capacity, pool }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.capacity == 0 {
+            return;
+        }
+        if let Some(pool) = self.pool.upgrade() {
+            let block = Self { start: self.start, capacity: self.capacity, pool: Weak::new() };
+            if let Some(refused) = pool.give_back(block) {
+                std::mem::forget(refused);
+            } else {
+                return;
+            }
+        }
+        // SAFETY: allocated in `allocate` with this very layout, and not handed to a pool.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) };
+    }
+}
+
+/// A reserve of blocks, so that buffers are reused instead of being allocated anew.
+///
+/// Cloning gives another handle to the same reserve. Blocks that come back after the pool is gone,
+/// or when it already keeps enough, are freed.
+#[derive(Clone)]
+pub struct Pool {
+    state: Arc<PoolState>,
+}
+
+struct PoolState {
+    free: Mutex<Free>,
+    keep: usize,
+}
+
+#[derive(Default)]
+struct Free {
+    blocks: Vec<Block>,
+    bytes: usize,
+}
+
+impl PoolState {
+    /// Takes a block back, or refuses it. Never waits for long: a fork may have left the lock held.
+    fn give_back(&self, block: Block) -> Option<Block> {
+        let Ok(mut free) = self.free.try_lock() else { return Some(block) };
+        if free.bytes + block.capacity > self.keep || free.blocks.len() >= 512 {
+            return Some(block);
+        }
+        free.bytes += block.capacity;
+        free.blocks.push(block);
+        None
+    }
+}
+
+impl Pool {
+    /// A pool that keeps at most `keep` bytes of unused blocks.
+    #[must_use]
+    pub fn new(keep: usize) -> Self {
+        Self { state: Arc::new(PoolState { free: Mutex::default(), keep }) }
+    }
+
+    /// A writable buffer of `length` bytes; what they contain is unspecified.
+    #[must_use]
+    pub fn take(&self, length: usize) -> BufferMut {
+        let capacity = size_class(length);
+        if let Ok(mut free) = self.state.free.try_lock() {
+            let found = free.blocks.iter().rposition(|block| block.capacity == capacity);
+            if let Some(index) = found {
+                let mut block = free.blocks.swap_remove(index);
+                free.bytes -= block.capacity;
+                block.pool = Arc::downgrade(&self.state);
+                return BufferMut { block, length };
+            }
+        }
+        BufferMut { block: Block::allocate(capacity, Arc::downgrade(&self.state)), length }
+    }
+
+    /// Bytes that lie unused in the pool.
+    #[must_use]
+    pub fn idle_bytes(&self) -> usize {
+        self.state.free.lock().map_or(0, |free| free.bytes)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} bytes idle)", self.idle_bytes())
+    }
+}
+
+/// Rounds up to one of eight sizes per power of two, so that buffers of similar length can be
+/// exchanged and at most an eighth is wasted.
+fn size_class(length: usize) -> usize {
+    if length <= ALIGNMENT {
+        return if length == 0 { 0 } else { ALIGNMENT };
+    }
+    let step = (length.next_power_of_two() / 16).max(ALIGNMENT);
+    length.div_ceil(step) * step
+}
+
+/// Bytes with one owner, who may write them.
+pub struct BufferMut {
+    block: Block,
+    length: usize,
+}
+
+impl BufferMut {
+    /// A zeroed buffer outside any pool.
+    #[must_use]
+    pub fn new(length: usize) -> Self {
+        Self { block: Block::allocate(length, Weak::new()), length }
+    }
+
+    /// Shortens the buffer to its first `length` bytes; longer than it is, it stays as it is.
+    pub fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+
+    /// Ends writing: from here on the bytes are shared and read-only.
+    #[must_use]
+    pub fn freeze(self) -> Buffer {
+        let length = self.length;
+        Buffer { owner: Arc::new(Owner::Block(self.block)), start: 0, length }
+    }
+}
+
+impl Deref for BufferMut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block holds at least `length` initialised bytes and is owned by `self`.
+        unsafe { std::slice::from_raw_parts(self.block.start.as_ptr(), self.length) }
+    }
+}
+
+impl DerefMut for BufferMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes the access unique.
+        unsafe { std::slice::from_raw_parts_mut(self.block.start.as_ptr(), self.length) }
+    }
+}
+
+impl fmt::Debug for BufferMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufferMut({} bytes)", self.length)
+    }
+}
+
+enum Owner {
+    Block(Block),
+    Foreign { start: NonNull<u8>, length: usize, _keep: Box<dyn Any + Send + Sync> },
+}
+
+// SAFETY: foreign bytes are only read, and the promise of `Buffer::foreign` covers every thread.
+unsafe impl Send for Owner {}
+// SAFETY: as above.
+unsafe impl Sync for Owner {}
+
+impl Owner {
+    fn bytes(&self) -> (NonNull<u8>, usize) {
+        match self {
+            Self::Block(block) => (block.start, block.capacity),
+            Self::Foreign { start, length, .. } => (*start, *length),
+        }
+    }
+}
+
+/// Shared, read-only bytes. Cloning and slicing copy nothing.
+#[derive(Clone)]
+pub struct Buffer {
+    owner: Arc<Owner>,
+    start: usize,
+    length: usize,
+}
+
+impl Buffer {
+    /// Bytes that something else owns: a NumPy array, a mapped file, a received frame.
+    ///
+    /// # Safety
+    ///
+    /// `start` must be valid for reads of `length` bytes on any thread for as long as `keep` is
+    /// alive, and nobody may write them in that time.
+    pub unsafe fn foreign(
+        start: NonNull<u8>,
+        length: usize,
+        keep: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        let owner = Owner::Foreign { start, length, _keep: keep };
+        Self { owner: Arc::new(owner), start: 0, length }
+    }
+
+    /// The part `range` of these bytes, sharing their memory.
+    ///
+    /// # Panics
+    ///
+    /// If the range reaches past the end.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.length, "slice {range:?}");
+        Self {
+            owner: Arc::clone(&self.owner),
+            start: self.start + range.start,
+            length: range.end - range.start,
+        }
+    }
+
+    /// The buffer as a writable one, if nothing else shares it and it is whole; otherwise itself.
+    ///
+    /// # Errors
+    ///
+    /// Gives the buffer back when it is shared, a slice, or foreign memory.
+    pub fn try_mut(self) -> Result<BufferMut, Self> {
+        let Self { owner, start, length } = self;
+        if start != 0 {
+            return Err(Self { owner, start, length });
+        }
+        match Arc::try_unwrap(owner) {
+            Ok(Owner::Block(block)) => Ok(BufferMut { block, length }),
+            Ok(foreign) => Err(Self { owner: Arc::new(foreign), start, length }),
+            Err(owner) => Err(Self { owner, start, length }),
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let (start, length) = self.owner.bytes();
+        debug_assert!(self.start + self.length <= length);
+        // SAFETY: the range lies within what the owner keeps alive, initialised and unwritten.
+        unsafe { std::slice::from_raw_parts(start.as_ptr().add(self.start), self.length) }
+    }
+}
+
+impl From<&[u8]> for Buffer {
+    fn from(bytes: &[u8]) -> Self {
+        let mut buffer = BufferMut::new(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer.freeze()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.length)
+    }
+}
+
+/// A buffer of equal rows that several threads fill at once.
+///
+/// Rows are handed out from the front, each once, so no two writers ever share a byte; when all
+/// writers are done, [`Slots::finish`] gives the whole as one [`Buffer`].
+pub struct Slots {
+    block: Arc<Block>,
+    row_bytes: usize,
+    rows: usize,
+    handed_out: usize,
+}
+
+impl Slots {
+    /// Room for `rows` rows of `row_bytes` bytes each, from a pool.
+    #[must_use]
+    pub fn new(pool: &Pool, rows: usize, row_bytes: usize) -> Self {
+        let buffer = pool.take(rows * row_bytes);
+        Self { block: Arc::new(buffer.block), row_bytes, rows, handed_out: 0 }
+    }
+
+    /// The next `count` rows, to be written by one thread.
+    ///
+    /// # Panics
+    ///
+    /// If fewer than `count` rows are left.
+    pub fn next_rows(&mut self, count: usize) -> RowsMut {
+        let first = self.handed_out;
+        assert!(first + count <= self.rows, "rows {first}+{count} of {}", self.rows);
+        self.handed_out += count;
+        RowsMut { block: Arc::clone(&self.block), first, count, row_bytes: self.row_bytes }
+    }
+
+    /// All rows as one buffer, once every [`RowsMut`] is dropped; `None` while one is alive.
+    #[must_use]
+    pub fn finish(self) -> Option<BufferMut> {
+        let length = self.rows * self.row_bytes;
+        Arc::into_inner(self.block).map(|block| BufferMut { block, length })
+    }
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slots({} of {} rows out)", self.handed_out, self.rows)
+    }
+}
+
+/// A run of rows of a [`Slots`], writable by its one owner.
+pub struct RowsMut {
+    block: Arc<Block>,
+    first: usize,
+    count: usize,
+    row_bytes: usize,
+}
+
+impl RowsMut {
+    /// Row `index` of this run.
+    ///
+    /// # Panics
+    ///
+    /// If `index` is not below the number of rows.
+    pub fn row(&mut self, index: usize) -> &mut [u8] {
+        assert!(index < self.count, "row {index} of {}", self.count);
+        let offset = (self.first + index) * self.row_bytes;
+        // SAFETY: `Slots::next_rows` gave these rows to this value alone and checked that they lie
+        // within the block; `&mut self` makes the access unique.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.block.start.as_ptr().add(offset), self.row_bytes)
+        }
+    }
+}
+
+impl fmt::Debug for RowsMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RowsMut({}..{})", self.first, self.first + self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_reused() {
+        let pool = Pool::new(1 << 20);
+        let first = pool.take(1000);
+        assert_eq!(first.as_ptr() as usize % ALIGNMENT, 0);
+        let address = first.as_ptr() as usize;
+        drop(first.freeze());
+        assert!(pool.idle_bytes() >= 1000);
+        assert_eq!(pool.take(990).as_ptr() as usize, address);
+    }
+
+    #[test]
+    fn a_pool_keeps_no_more_than_it_may() {
+        let pool = Pool::new(4096);
+        let buffers: Vec<_> = (0..4).map(|_| pool.take(2048)).collect();
+        drop(buffers);
+        assert_eq!(pool.idle_bytes(), 4096);
+        let late = pool.take(64);
+        drop(pool);
+        drop(late);
+    }
+
+    #[test]
+    fn slices_share_memory() {
+        let whole = Buffer::from(&b"feedline"[..]);
+        let part = whole.slice(4..8);
+        assert_eq!(&*part, b"line");
+        assert_eq!(part.as_ptr() as usize, whole.as_ptr() as usize + 4);
+        assert!(part.try_mut().is_err());
+    }
+
+    #[test]
+    fn rows_written_by_many_threads_make_one_buffer() {
+        let mut slots = Slots::new(&Pool::new(0), 8, 4);
+        let threads: Vec<_> = (0..4u8)
+            .map(|thread| {
+                let mut rows = slots.next_rows(2);
+                std::thread::spawn(move || {
+                    rows.row(0).fill(2 * thread);
+                    rows.row(1).fill(2 * thread + 1);
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let buffer = slots.finish().unwrap();
+        let expected: Vec<u8> = (0..8).flat_map(|row| [row; 4]).collect();
+        assert_eq!(&*buffer, &expected[..]);
+    }
+
+    #[test]
+    fn slots_are_not_finished_while_a_writer_lives() {
+        let mut slots = Slots::new(&Pool::new(0), 2, 4);
+        let rows = slots.next_rows(1);
+        assert!(slots.finish().is_none());
+        drop(rows);
+    }
+
+    #[test]
+    fn empty_buffers_are_fine() {
+        let pool = Pool::new(100);
+        assert!(pool.take(0).is_empty());
+        assert!(BufferMut::new(0).freeze().is_empty());
+        assert_eq!(Slots::new(&pool, 4, 0).finish().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn size_classes_waste_at_most_an_eighth() {
+        for length in [1, 64, 65, 1000, 4097, 1 << 20, (1 << 20) + 1, 38_535_168] {
+            let class = size_class(length);
+            assert!(class >= length && class <= length + (length / 8).max(64), "{length} {class}");
+            assert_eq!(size_class(class), class);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The words of Feedline: what a sample, a batch, a place in the epoch and a random choice are.
+//!
+//! ```text
+//!  order ──► fetch ──► sample task ──► arrange ──► batch ──► deliver
+//!  Address   Extent    Sample, Draws   Position    Batch     Tensor
+//! ```
+//!
+//! This crate opens no file and starts no thread. Every other crate speaks in its types.
+
+mod batch;
+mod buffer;
+mod dtype;
+mod error;
+mod name;
+mod permute;
+mod philox;
+mod position;
+mod sample;
+mod seed;
+mod spec;
+mod step;
+mod store;
+mod tensor;
+
+pub use batch::Batch;
+pub use buffer::{ALIGNMENT, Buffer, BufferMut, Pool, RowsMut, Slots};
+pub use dtype::{DType, Element};
+pub use error::{Error, Result};
+pub use name::Name;
+pub use permute::{Permutation, TwoLevel};
+pub use philox::philox4x32;
+pub use position::{Address, Length, Position, Span};
+pub use sample::{Deferred, Sample, Value};
+pub use seed::{Draws, EpochSeed, SampleSeed, Seed, StepId, mix};
+pub use spec::{Dim, Field, Layout, Spec};
+pub use step::{
+    Blobs, Context, Cursor, Map, Order, OrderRun, Policy, Source, SourceRecipe, StepTime,
+    Workspace,
+};
+pub use store::{Attempt, Entry, Extent, Store};
+pub use tensor::{Shape, Tensor};

@@ -1,0 +1,183 @@
+//! One record on its way: an ordered set of named values.
+
+use crate::{Context, DType, Error, Name, Result, Shape, Tensor};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::fmt;
+
+/// A value that is described but not computed yet.
+///
+/// Steps that understand the description extend it instead of computing (decode, then crop, then
+/// normalise); whoever needs the numbers calls [`Deferred::write`], and only then, in one pass and
+/// straight into its destination, is the work done.
+pub trait Deferred: Any + Send {
+    /// The dtype of the value.
+    fn dtype(&self) -> DType;
+    /// The shape of the value.
+    fn shape(&self) -> Shape;
+    /// Computes the value into `out`, which has exactly its size.
+    ///
+    /// # Errors
+    ///
+    /// If the record turns out to be bad.
+    fn write(self: Box<Self>, out: &mut [u8], context: &mut Context<'_>) -> Result<()>;
+    /// The value itself, for steps that know its type.
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+/// What a field of a sample holds.
+pub enum Value {
+    /// Numbers, bytes or text.
+    Tensor(Tensor),
+    /// A description of a tensor.
+    Deferred(Box<dyn Deferred>),
+}
+
+impl Value {
+    /// Bytes the value has once it is computed.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Tensor(tensor) => tensor.data().len(),
+            Self::Deferred(value) => {
+                value.shape().iter().product::<usize>() * value.dtype().size().unwrap_or(1)
+            }
+        }
+    }
+
+    /// The tensor, computed now if it was deferred.
+    ///
+    /// # Errors
+    ///
+    /// If computing it fails.
+    pub fn into_tensor(self, context: &mut Context<'_>) -> Result<Tensor> {
+        match self {
+            Self::Tensor(tensor) => Ok(tensor),
+            Self::Deferred(value) => {
+                let (dtype, shape) = (value.dtype(), value.shape());
+                let size = shape.iter().product::<usize>() * dtype.size().unwrap_or(1);
+                let mut buffer = context.workspace.pool.take(size);
+                value.write(&mut buffer, context)?;
+                Tensor::new(dtype, &shape, buffer.freeze())
+            }
+        }
+    }
+
+    /// Writes the value's bytes into `out`, which must have exactly its size.
+    ///
+    /// # Errors
+    ///
+    /// If computing it fails, or the size is another one.
+    pub fn write(self, out: &mut [u8], context: &mut Context<'_>) -> Result<()> {
+        if self.bytes() != out.len() {
+            return Err(Error::record(format!(
+                "a value of {} bytes where the batch has room for {}",
+                self.bytes(),
+                out.len()
+            )));
+        }
+        match self {
+            Self::Tensor(tensor) => out.copy_from_slice(tensor.data()),
+            Self::Deferred(value) => value.write(out, context)?,
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tensor(tensor) => tensor.fmt(f),
+            Self::Deferred(value) => write!(f, "deferred {}{:?}", value.dtype(), value.shape()),
+        }
+    }
+}
+
+impl From<Tensor> for Value {
+    fn from(tensor: Tensor) -> Self {
+        Self::Tensor(tensor)
+    }
+}
+
+/// An ordered set of named values.
+#[derive(Debug, Default)]
+pub struct Sample {
+    fields: SmallVec<[(Name, Value); 3]>,
+}
+
+impl Sample {
+    /// A sample without fields.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a field, or replaces the one of that name where it stands.
+    pub fn set(&mut self, name: Name, value: impl Into<Value>) {
+        let value = value.into();
+        match self.fields.iter_mut().find(|(known, _)| *known == name) {
+            Some(field) => field.1 = value,
+            None => self.fields.push((name, value)),
+        }
+    }
+
+    /// The sample with one more field.
+    #[must_use]
+    pub fn with(mut self, name: Name, value: impl Into<Value>) -> Self {
+        self.set(name, value);
+        self
+    }
+
+    /// The fields in order.
+    pub fn fields(&self) -> impl Iterator<Item = &(Name, Value)> {
+        self.fields.iter()
+    }
+
+    /// The fields, to be changed in place.
+    pub fn fields_mut(&mut self) -> impl Iterator<Item = &mut (Name, Value)> {
+        self.fields.iter_mut()
+    }
+
+    /// The fields, moved out in order.
+    pub fn into_fields(self) -> impl Iterator<Item = (Name, Value)> {
+        self.fields.into_iter()
+    }
+
+    /// The field of that name.
+    #[must_use]
+    pub fn get(&self, name: Name) -> Option<&Value> {
+        self.fields.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// Replaces a field by what `change` makes of it.
+    ///
+    /// # Errors
+    ///
+    /// What `change` fails with, or an internal error if there is no such field, which the checks
+    /// before the run rule out.
+    pub fn update(
+        &mut self,
+        name: Name,
+        change: impl FnOnce(Value) -> Result<Value>,
+    ) -> Result<()> {
+        let Some(field) = self.fields.iter_mut().find(|(known, _)| *known == name) else {
+            return Err(Error::Internal(format!("a sample without its field {name:?}")));
+        };
+        let placeholder = Value::Tensor(Tensor::scalar(0u8));
+        field.1 = change(std::mem::replace(&mut field.1, placeholder))?;
+        Ok(())
+    }
+
+    /// Removes a field.
+    pub fn take(&mut self, name: Name) -> Option<Value> {
+        let at = self.fields.iter().position(|(known, _)| *known == name)?;
+        Some(self.fields.remove(at).1)
+    }
+
+    /// Gives a field another name, in its place.
+    pub fn rename(&mut self, from: Name, to: Name) {
+        if let Some(field) = self.fields.iter_mut().find(|(known, _)| *known == from) {
+            field.0 = to;
+        }
+    }
+}

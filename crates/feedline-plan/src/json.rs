@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(plan.to_json(), json);
         assert_eq!(
             plan.fingerprint().to_string(),
-            ""
+            "98f37cb707be4fc53a8c33af4ef1a82c77c60b271e2d4794a0538a1969557549"
         );
     }
 

@@ -9,7 +9,7 @@ pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
         return None;
     }
     let known: Vec<&str> = known.into_iter().collect();
-    let near = |candidate: &&str| {
+    let near = |candidate: &&'a str| {
         let cost = distance(&word, &plain(candidate));
         let longest = word.chars().count().max(candidate.chars().count());
         (cost <= longest.div_ceil(3)).then_some((cost, *candidate))

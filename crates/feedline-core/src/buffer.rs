@@ -351,6 +351,19 @@ pub struct RowsMut {
 }
 
 impl RowsMut {
+    /// Splits off the rows from `at` on.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer than `at` rows.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        assert!(at <= self.count, "split at {at} of {}", self.count);
+        let (first, count) = (self.first + at, self.count - at);
+        self.count = at;
+        Self { block: Arc::clone(&self.block), first, count, row_bytes: self.row_bytes }
+    }
+
     /// Row `index` of this run.
     ///
     /// # Panics
@@ -426,6 +439,17 @@ mod tests {
         let buffer = slots.finish().unwrap();
         let expected: Vec<u8> = (0..8).flat_map(|row| [row; 4]).collect();
         assert_eq!(&*buffer, &expected[..]);
+    }
+
+    #[test]
+    fn split_rows_stay_apart() {
+        let mut slots = Slots::new(&Pool::new(0), 3, 1);
+        let mut first = slots.next_rows(3);
+        let mut last = first.split_off(2);
+        last.row(0)[0] = 3;
+        (first.row(0)[0], first.row(1)[0]) = (1, 2);
+        drop((first, last));
+        assert_eq!(&*slots.finish().unwrap(), &[1, 2, 3]);
     }
 
     #[test]

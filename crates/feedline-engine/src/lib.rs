@@ -1,1 +1,29 @@
-//! .
+//! Runs a pipeline on this machine.
+//!
+//! ```text
+//!            deal            fetch               sample task             arrange, deliver
+//!  places ─────────► group ─────────► bytes ──────────────────► rows ─────────────────► Batch
+//!            (which)        (store)            (all steps, into          (in order)
+//!                                               the batch's slot)
+//! ```
+//!
+//! [`Run::start`] begins, [`Run::next`] delivers, dropping the run ends it. A group is the places
+//! of one batch; its buffers are there before its samples, and each sample's last step writes
+//! straight into its row. Groups are dealt ahead of the consumer as far as memory allows, and
+//! delivered in order, whatever the number of threads.
+
+mod budget;
+mod counters;
+mod deal;
+mod explain;
+mod group;
+mod run;
+mod state;
+mod worker;
+
+pub use budget::{Budget, Options};
+pub use counters::{Stats, StepStats};
+pub use deal::{Steps, steps_left};
+pub use explain::{Explanation, explain};
+pub use run::{Next, Run};
+pub use state::{State, merge_states};

@@ -1,1 +1,27 @@
-//! .
+//! Every step of Feedline, one file each, in the order in which data meets them:
+//!
+//! ```text
+//!  source/ ──► order/ ──► decode/ ──► image/ ──► table/ ──► batch/
+//!  where        which     bytes to    pixels     fields     samples
+//!  samples lie  next      pixels                            meet
+//! ```
+//!
+//! [`Pipeline`] binds a plan's steps to each other and to the data, and [`plain`] runs it on one
+//! thread without buffers: that run defines what a pipeline means. Below the steps lie `codec/`
+//! (encoded bytes to pixels) and `kernel/` (arithmetic on pixels), which know no step.
+
+pub mod batch;
+pub mod codec;
+pub mod decode;
+pub mod image;
+pub mod kernel;
+pub mod order;
+pub mod pipeline;
+pub mod plain;
+pub mod source;
+pub mod table;
+
+mod registry;
+
+pub use pipeline::{BoundMap, Pipeline};
+pub use registry::{Builtin, Step};

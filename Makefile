@@ -1,0 +1,117 @@
+# Feedline's commands. A newcomer needs two, and both set up whatever is missing:
+#
+#     make demo     build Feedline and watch it work
+#     make test     build it and run its tests
+#
+# They expect a Rust toolchain, a C compiler and Python 3.11 or newer.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+FRAMEWORKS := .venv-frameworks
+TOOLS := .tools
+
+# Tools that were put into the environment (cmake, maturin, cargo-deny) come before the machine's.
+export PATH := $(CURDIR)/$(VENV)/bin:$(CURDIR)/$(TOOLS)/bin:$(PATH):$(HOME)/.cargo/bin
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+# maturin refuses to choose between two active environments.
+unexport CONDA_PREFIX
+
+# In CI the lock file decides; at a desk cargo may complete it.
+LOCKED := $(if $(CI),--locked)
+
+# The extension module finds Python's symbols in the interpreter that loads it, so its crate has no
+# test binary of its own: pytest tests it.
+CRATES := --workspace --exclude feedline-python
+
+PACKAGE_SOURCES := $(shell find crates python/src -name '*.rs' 2>/dev/null) \
+	$(wildcard Cargo.toml Cargo.lock pyproject.toml crates/*/Cargo.toml python/Cargo.toml)
+
+.PHONY: help
+help: ## list these commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+# ---------------------------------------------------------------------------------- for everyone
+
+.PHONY: demo
+demo: setup ## build Feedline and watch it work
+	python examples/demo.py
+
+.PHONY: test
+test: setup ## run the tests (a few minutes the first time)
+	@if cargo nextest --version >/dev/null 2>&1; then \
+		cargo nextest run $(LOCKED) $(CRATES) && cargo test $(LOCKED) $(CRATES) --doc; \
+	else \
+		cargo test $(LOCKED) $(CRATES); \
+	fi
+	python -m pytest python/tests -m "not long"
+
+.PHONY: test-long
+test-long: setup ## run all tests, also the slow ones, with many more random cases
+	PROPTEST_CASES=4096 cargo test $(LOCKED) $(CRATES) -- --include-ignored
+	python -m pytest python/tests
+
+.PHONY: test-frameworks
+test-frameworks: $(FRAMEWORKS)/.package ## run the tests that need torch, jax and TensorFlow
+	$(FRAMEWORKS)/bin/python -m pytest python/tests_frameworks
+
+.PHONY: check
+check: $(VENV)/.native $(TOOLS)/.installed ## format, lints, documentation, licences
+	cargo fmt --all --check
+	cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps
+	cargo deny check licenses bans sources
+	@if cargo deny fetch db >/dev/null 2>&1; then \
+		cargo deny check advisories; \
+	else \
+		echo "advisories were not checked: their database cannot be reached from here"; \
+	fi
+
+.PHONY: bench
+bench: setup ## compare with other loaders: make bench IMAGES=<folder of JPEG files>
+	@test -n "$(IMAGES)" || { echo "usage: make bench IMAGES=<folder of JPEG files>"; exit 2; }
+	bench/setup.sh dali tf torch
+	python bench/w1.py --images "$(IMAGES)" $(BENCH)
+
+.PHONY: wheel
+wheel: $(VENV)/.native ## build a wheel into dist/
+	maturin build --release $(LOCKED) --out dist
+
+.PHONY: clean
+clean: ## remove everything these commands made, except the benchmark's environments
+	rm -rf target dist $(VENV) $(FRAMEWORKS) $(TOOLS) python/feedline/_core*.so
+	find python bench crates -name __pycache__ -prune -exec rm -rf {} +
+
+# --------------------------------------------------------------------------------------- set-up
+# Each stamp file says that one stage is done; touching what it was made from does it again.
+
+.PHONY: setup
+setup: $(VENV)/.package
+
+$(VENV)/.python: python/requirements-dev.txt scripts/venv.sh
+	scripts/venv.sh $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --requirement python/requirements-dev.txt
+	touch $@
+
+$(VENV)/.native: scripts/native-tools.sh $(VENV)/.python
+	scripts/native-tools.sh $(VENV)
+	touch $@
+
+$(VENV)/.package: $(VENV)/.native $(PACKAGE_SOURCES)
+	maturin develop --release $(LOCKED) --quiet
+	touch $@
+
+$(FRAMEWORKS)/.python: scripts/frameworks.py scripts/venv.sh
+	scripts/venv.sh $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python scripts/frameworks.py
+	touch $@
+
+$(FRAMEWORKS)/.package: $(FRAMEWORKS)/.python $(VENV)/.package
+	VIRTUAL_ENV=$(CURDIR)/$(FRAMEWORKS) maturin develop --release $(LOCKED) --quiet
+	touch $@
+
+$(TOOLS)/.installed: scripts/check-tools.sh
+	scripts/check-tools.sh $(TOOLS)
+	touch $@

@@ -1,0 +1,233 @@
+//! A run's place, saved: small, readable, and wary of being loaded into another pipeline.
+
+use feedline_core::{Error, Position, Result, Seed};
+use feedline_ops::Pipeline;
+use feedline_plan::Fingerprint;
+use serde::{Deserialize, Serialize};
+
+/// Everything that is needed to go on: JSON of a few hundred bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// The version of this form.
+    feedline: u32,
+    /// Where the run stands.
+    #[serde(flatten)]
+    position: Position,
+    /// The run's seed.
+    seed: Seed,
+    /// Which rank saved it, of how many; 0 of 1 for a merged state.
+    rank: u64,
+    world: u64,
+    /// Names index i of the source.
+    manifest: String,
+    /// The plan's steps, each with a short hash of its arguments.
+    steps: Vec<String>,
+}
+
+const VERSION: u32 = 1;
+
+fn steps(pipeline: &Pipeline) -> Vec<String> {
+    let calls = pipeline.plan.calls().iter().enumerate();
+    calls
+        .map(|(at, call)| {
+            // The source's arguments may name another folder on another machine: the manifest
+            // says what is in it.
+            if at == 0 {
+                return call.step.clone();
+            }
+            let hash = Fingerprint::of(call.to_string().as_bytes()).to_string();
+            format!("{}:{}", call.step, &hash[..6])
+        })
+        .collect()
+}
+
+impl State {
+    /// The state of a run that stands at `position`.
+    #[must_use]
+    pub fn new(pipeline: &Pipeline, position: Position, seed: Seed, rank: u64, world: u64) -> Self {
+        let mut manifest = pipeline.source.manifest();
+        manifest.truncate(32);
+        let steps = steps(pipeline);
+        Self { feedline: VERSION, position, seed, rank, world, manifest, steps }
+    }
+
+    /// The state as JSON on one line.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads a state.
+    ///
+    /// # Errors
+    ///
+    /// If it is no state, or of another version.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let state: Self = serde_json::from_str(text)
+            .map_err(|error| Error::State(format!("this is no state of a loader: {error}")))?;
+        if state.feedline != VERSION {
+            return Err(Error::State(format!(
+                "it is of version {}; this release reads version {VERSION}",
+                state.feedline
+            )));
+        }
+        Ok(state)
+    }
+
+    /// The seed of the run that saved it.
+    #[must_use]
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    /// The epoch it stands in.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.position.epoch
+    }
+
+    /// The position at which rank `rank` of `world` goes on in `pipeline`.
+    ///
+    /// # Errors
+    ///
+    /// If the state was saved by another pipeline, on other data or with another seed: says what
+    /// differs. If an uncounted plan is resumed on another number of ranks without merging.
+    pub fn position_for(
+        &self,
+        pipeline: &Pipeline,
+        seed: Seed,
+        rank: u64,
+        world: u64,
+    ) -> Result<Position> {
+        let here = Self::new(pipeline, Position::default(), seed, rank, world);
+        if here.steps != self.steps {
+            return Err(Error::State(differing_steps(&self.steps, &here.steps)));
+        }
+        if here.manifest != self.manifest {
+            return Err(Error::State(format!(
+                "the data has changed: this state was saved on {}, and here is {}; files were \
+                 added, removed, renamed or modified since",
+                self.manifest, here.manifest
+            )));
+        }
+        if here.seed != self.seed {
+            return Err(Error::State(format!(
+                "it was saved with seed {}, and this loader has seed {}",
+                self.seed.0, seed.0
+            )));
+        }
+        if pipeline.is_counted() || (self.rank, self.world) == (rank, world) {
+            return Ok(self.position.clone());
+        }
+        if self.world == 1 {
+            return Ok(merge(std::slice::from_ref(self), pipeline)?.position);
+        }
+        Err(Error::State(format!(
+            "it was saved by rank {} of {}, and bad samples may be left out, so ranks stand at \
+             different places: merge the states of all ranks first (merge_states)",
+            self.rank, self.world
+        )))
+    }
+}
+
+/// Names the first step in which two pipelines differ.
+fn differing_steps(saved: &[String], here: &[String]) -> String {
+    let name = |step: &str| step.split(':').next().unwrap_or(step).to_owned();
+    for at in 0..saved.len().max(here.len()) {
+        match (saved.get(at), here.get(at)) {
+            (Some(old), Some(new)) if old == new => {}
+            (Some(old), Some(new)) if name(old) == name(new) => {
+                return format!("step {} ({}) has other arguments than when it was saved", at + 1, name(new));
+            }
+            (Some(old), Some(new)) => {
+                return format!("step {} is {} and was {} when it was saved", at + 1, name(new), name(old));
+            }
+            (Some(old), None) => return format!("step {} ({}) is missing here", at + 1, name(old)),
+            (None, Some(new)) => {
+                return format!("step {} ({}) was not there when it was saved", at + 1, name(new));
+            }
+            (None, None) => {}
+        }
+    }
+    "the steps differ".to_owned()
+}
+
+/// One state out of those of all ranks, from which any number of ranks can go on.
+///
+/// # Errors
+///
+/// If they are not the states of all ranks of one run at one time.
+pub fn merge_states(states: &[State], pipeline: &Pipeline) -> Result<State> {
+    merge(states, pipeline)
+}
+
+fn merge(states: &[State], pipeline: &Pipeline) -> Result<State> {
+    let Some(first) = states.first() else {
+        return Err(Error::State("there are no states to merge".into()));
+    };
+    let mut sorted: Vec<&State> = states.iter().collect();
+    sorted.sort_by_key(|state| state.rank);
+    let complete = sorted.len() as u64 == first.world
+        && sorted.iter().enumerate().all(|(rank, state)| state.rank == rank as u64);
+    if !complete {
+        let ranks: Vec<u64> = sorted.iter().map(|state| state.rank).collect();
+        return Err(Error::State(format!(
+            "the states of ranks {ranks:?} were given, and {} ranks saved",
+            first.world
+        )));
+    }
+    for state in &sorted {
+        let same = state.steps == first.steps
+            && state.manifest == first.manifest
+            && state.seed == first.seed
+            && state.world == first.world
+            && state.position.epoch == first.position.epoch
+            && state.position.left_over == first.position.left_over;
+        if !same {
+            return Err(Error::State(format!(
+                "ranks 0 and {} did not save the same run in the same epoch",
+                state.rank
+            )));
+        }
+    }
+    let mut merged = State { rank: 0, world: 1, ..first.clone() };
+    if pipeline.is_counted() {
+        if let Some(other) = sorted.iter().find(|state| state.position.tail != first.position.tail) {
+            return Err(Error::State(format!(
+                "rank 0 had delivered up to place {}, and rank {} up to {}; save all ranks after \
+                 the same step",
+                first.position.tail, other.rank, other.position.tail
+            )));
+        }
+        return Ok(merged);
+    }
+    // Everything up to the furthest stretch that a rank has begun is either done or left over.
+    let (size, length) = (pipeline.stretch() as u64, pipeline.length().places());
+    let at = |state: &State| state.position.at.unwrap_or_else(|| {
+        (state.rank, state.position.stretch(state.rank, size, length).start)
+    });
+    let furthest = sorted.iter().map(|state| at(state).0).max().unwrap_or(0);
+    let mut left_over = Vec::new();
+    for number in 0..=furthest {
+        let mut span = first.position.stretch(number, size, length);
+        let (stretch, place) = at(sorted[(number % first.world) as usize]);
+        if stretch > number {
+            continue;
+        }
+        if stretch == number {
+            span.start = span.start.max(place);
+        }
+        if span.length() > 0 {
+            left_over.push(span);
+        }
+    }
+    merged.position = Position {
+        epoch: first.position.epoch,
+        tail: first.position.stretch(furthest + 1, size, length).start.max(first.position.tail),
+        left_over,
+        at: None,
+        skipped: sorted.iter().map(|state| state.position.skipped).sum(),
+    };
+    Ok(merged)
+}

@@ -1,0 +1,246 @@
+//! A plan bound to its steps and its data: everything a run needs, and nothing that runs.
+//!
+//! ```text
+//!  Plan ──canonical──► steps ──prepare──► specs ──open──► Pipeline
+//!        (spelling)          (types)            (data)
+//! ```
+
+use crate::batch::Batch;
+use crate::registry::{Builtin, Step};
+use feedline_core::{
+    Address, Blobs, Buffer, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy, Result,
+    Sample, SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
+};
+use feedline_plan::{Fingerprint, Plan};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A per-sample step in its place.
+pub struct BoundMap {
+    /// The step's name.
+    pub name: &'static str,
+    /// Names it in the key of its draws.
+    pub id: StepId,
+    /// The prepared step.
+    pub map: Box<dyn Map>,
+    /// What comes out of it.
+    pub output: Spec,
+}
+
+/// A pipeline that is checked and opened.
+pub struct Pipeline {
+    /// The plan, in its canonical spelling.
+    pub plan: Plan,
+    /// The data.
+    pub source: Arc<dyn Source>,
+    /// What the source gives.
+    pub input: Spec,
+    order: Vec<Box<dyn OrderRun>>,
+    /// Names of the steps that order, for explaining.
+    pub order_names: Vec<&'static str>,
+    /// The per-sample steps, in order.
+    pub maps: Vec<BoundMap>,
+    /// How samples are stacked; `None` delivers them one by one.
+    pub batch: Option<Batch>,
+    /// What happens to bad samples.
+    pub policy: Policy,
+    /// What a sample looks like when it is finished.
+    pub sample: Spec,
+    /// What is delivered.
+    pub output: Spec,
+    length: Length,
+}
+
+/// A plan whose types are checked, not opened yet.
+struct Checked {
+    plan: Plan,
+    source: Box<dyn SourceRecipe>,
+    input: Spec,
+    orders: Vec<(&'static str, StepId, Box<dyn Order>)>,
+    maps: Vec<BoundMap>,
+    batch: Option<Batch>,
+    policy: Policy,
+    sample: Spec,
+    output: Spec,
+}
+
+/// Checks everything about a plan that can be known without touching data.
+fn check(plan: &Plan) -> Result<Checked> {
+    let mut steps = Vec::new();
+    let mut calls = Vec::new();
+    let mut counts: HashMap<&'static str, usize> = HashMap::new();
+    if plan.calls().is_empty() {
+        return Err(Error::pipeline("it is empty; begin with a source, such as images or range"));
+    }
+    for call in plan.calls() {
+        let (step, canonical) = Builtin.step(call)?;
+        let name = feedline_core::Name::new(&canonical.step).as_str();
+        let occurrence = counts.entry(name).or_default();
+        steps.push((name, StepId::new(name, *occurrence), step));
+        *occurrence += 1;
+        calls.push(canonical);
+    }
+    let mut steps = steps.into_iter();
+    let Some((_, _, Step::Source(source))) = steps.next() else {
+        return Err(Error::pipeline(format!(
+            "{} is no source; begin with one, such as images or range",
+            plan.calls()[0].step
+        )));
+    };
+    let input = source.spec()?;
+    let (mut sample, mut output) = (input.clone(), input.clone());
+    let (mut orders, mut maps, mut batch, mut policy) = (Vec::new(), Vec::new(), None, None);
+    for (name, id, step) in steps {
+        if batch.is_some() {
+            return Err(Error::pipeline(match step {
+                Step::Batch(_) => "batch: the samples are in batches already".to_owned(),
+                _ => format!("{name}: works on samples; put it before batch"),
+            }));
+        }
+        match step {
+            Step::Source(_) => {
+                return Err(Error::pipeline(format!(
+                    "{name}: is a source; a pipeline begins with it and has only one"
+                )));
+            }
+            Step::Order(order) => {
+                order.check()?;
+                orders.push((name, id, order));
+            }
+            Step::Map(mut map) => {
+                sample = map.prepare(&sample)?;
+                maps.push(BoundMap { name, id, map, output: sample.clone() });
+            }
+            Step::Batch(recipe) => batch = Some(recipe),
+            Step::Policy(given) => {
+                if policy.is_some() {
+                    return Err(Error::pipeline("on_error: is given twice"));
+                }
+                if let Policy::Skip { share: Some(share), .. } = &given
+                    && !(0.0..=1.0).contains(share)
+                {
+                    return Err(Error::pipeline(format!("on_error: share={share} is not between 0 and 1")));
+                }
+                policy = Some(given);
+            }
+        }
+        output = match &batch {
+            Some(recipe) => recipe.output(&sample)?,
+            None => sample.clone(),
+        };
+    }
+    let (plan, policy) = (Plan::new(calls), policy.unwrap_or_default());
+    Ok(Checked { plan, source, input, orders, maps, batch, policy, sample, output })
+}
+
+impl Pipeline {
+    /// Checks a plan and says what it delivers, without touching data.
+    ///
+    /// # Errors
+    ///
+    /// If a step is unknown, an argument is wrong, or steps do not fit together.
+    pub fn check(plan: &Plan) -> Result<(Plan, Spec)> {
+        let checked = check(plan)?;
+        Ok((checked.plan, checked.output))
+    }
+
+    /// Checks a plan and opens its data.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::check`], or if the data is missing.
+    pub fn open(plan: &Plan, store: &dyn Store, blobs: &Blobs) -> Result<Self> {
+        let Checked { plan, source, input, orders, maps, batch, policy, sample, output } =
+            check(plan)?;
+        let source = source.open(store, blobs)?;
+        let mut length = Length::Finite(source.length());
+        let (mut order, mut order_names) = (Vec::new(), Vec::new());
+        for (name, id, recipe) in orders {
+            let run = recipe.bind(&*source, blobs, length, id)?;
+            length = run.length();
+            order.push(run);
+            order_names.push(name);
+        }
+        Ok(Self { plan, source, input, order, order_names, maps, batch, policy, sample, output, length })
+    }
+
+    /// Number of places in an epoch.
+    #[must_use]
+    pub fn length(&self) -> Length {
+        self.length
+    }
+
+    /// Places in a stretch: those of one batch.
+    #[must_use]
+    pub fn stretch(&self) -> usize {
+        self.batch.as_ref().map_or(1, |batch| batch.size)
+    }
+
+    /// Whether each place gives exactly one output, so that lengths and batches are arithmetic.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        self.policy == Policy::Raise
+    }
+
+    /// The plan's fingerprint.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.plan.fingerprint()
+    }
+
+    /// Which sample comes at a place.
+    #[must_use]
+    pub fn address(&self, place: u64, cursor: &mut Cursor) -> Address {
+        let (mut place, mut visit) = (place, 0);
+        for step in self.order.iter().rev() {
+            (place, visit) = step.at(place, visit, cursor);
+        }
+        Address { index: place, visit }
+    }
+
+    /// Makes a sample out of its bytes and takes it through all steps. Deferred values stay so.
+    ///
+    /// # Errors
+    ///
+    /// If the sample is bad; the error says where and at which step.
+    pub fn run(
+        &self,
+        address: Address,
+        bytes: Option<Buffer>,
+        seed: SampleSeed,
+        workspace: &mut Workspace,
+    ) -> Result<Sample> {
+        let at = |error: Error, step: &str| {
+            error.at(|| self.source.origin(address.index), address.index, step)
+        };
+        let timing = workspace.timing;
+        let mut last = timing.then(Instant::now);
+        let mut sample =
+            self.source.parse(address.index, bytes).map_err(|error| at(error, "read"))?;
+        for (slot, step) in self.maps.iter().enumerate() {
+            let mut context = Context { workspace, seed, step: step.id, slot };
+            sample = step.map.map(sample, &mut context).map_err(|error| at(error, step.name))?;
+            if let Some(before) = last {
+                let now = Instant::now();
+                let time = &mut workspace.times[slot];
+                time.nanos = time.nanos.wrapping_add((now - before).as_nanos() as u64);
+                time.samples += 1;
+                last = Some(now);
+            }
+        }
+        Ok(sample)
+    }
+
+    /// The context in which finished values are written out, after all steps.
+    pub fn finish<'a>(&self, seed: SampleSeed, workspace: &'a mut Workspace) -> Context<'a> {
+        let slot = self.maps.len();
+        Context { workspace, seed, step: StepId::new("finish", 0), slot }
+    }
+
+    /// A workspace for this pipeline's steps.
+    #[must_use]
+    pub fn workspace(&self, pool: feedline_core::Pool, reference: bool) -> Workspace {
+        Workspace::new(pool, self.maps.len() + 1, reference)
+    }
+}

@@ -1,0 +1,252 @@
+//! Files of this machine.
+//!
+//! A read first asks the kernel for what is in memory already (`RWF_NOWAIT`): a warm file is then
+//! read on the thread that uses its bytes, while they are hot in its cache, and only a cold one is
+//! left to a reader that may wait for the disk.
+
+use feedline_core::{Attempt, BufferMut, Entry, Error, Extent, Result, Store};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// Folders nested deeper than this are taken for a loop of links.
+const DEEPEST: usize = 64;
+
+/// The local file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalStore;
+
+impl Store for LocalStore {
+    fn list(&self, root: &Path) -> Result<Vec<Entry>> {
+        let meta = fs::metadata(root).map_err(|error| missing(root, &error))?;
+        let mut entries = Vec::new();
+        if meta.is_dir() {
+            walk(root, 0, &mut entries)?;
+        } else {
+            entries.push(entry(root.to_owned(), &meta));
+        }
+        entries.sort_by(|a, b| a.path.as_os_str().as_bytes().cmp(b.path.as_os_str().as_bytes()));
+        Ok(entries)
+    }
+
+    fn stat(&self, path: &Path) -> Result<Entry> {
+        let meta = fs::metadata(path).map_err(|error| missing(path, &error))?;
+        if meta.is_dir() {
+            return Err(Error::Source(format!("{} is a folder, not a file", path.display())));
+        }
+        Ok(entry(path.to_owned(), &meta))
+    }
+
+    fn read(&self, extent: Extent<'_>, out: &mut BufferMut) -> Result<()> {
+        let file = File::open(extent.path).map_err(|error| unreadable(extent.path, error))?;
+        let mut done = 0;
+        while done < out.len() {
+            match file.read_at(&mut out[done..], extent.offset + done as u64) {
+                Ok(0) => return Err(shorter(&extent, done)),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(unreadable(extent.path, error)),
+            }
+        }
+        if extent.whole {
+            let more = file.read_at(&mut [0], extent.offset + done as u64);
+            if more.map_err(|error| unreadable(extent.path, error))? > 0 {
+                return Err(longer(&extent));
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn try_read(&self, extent: Extent<'_>, out: &mut BufferMut) -> Result<Attempt> {
+        use rustix::io::{Errno, ReadWriteFlags, preadv2};
+        use std::io::IoSliceMut;
+
+        let file = File::open(extent.path).map_err(|error| unreadable(extent.path, error))?;
+        let (mut done, wanted) = (0, out.len());
+        loop {
+            // One byte more than expected, in the same call, tells whether the file has grown.
+            let mut beyond = [0u8; 1];
+            let more = usize::from(extent.whole);
+            let mut parts =
+                [IoSliceMut::new(&mut out[done..]), IoSliceMut::new(&mut beyond[..more])];
+            let offset = extent.offset + done as u64;
+            match preadv2(&file, &mut parts, offset, ReadWriteFlags::NOWAIT) {
+                Ok(count) if done + count > wanted => return Err(longer(&extent)),
+                Ok(0) if done < wanted => return Err(shorter(&extent, done)),
+                Ok(0) => return Ok(Attempt::Done),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                    return Ok(Attempt::WouldWait);
+                }
+                Err(error) => return Err(unreadable(extent.path, error.into())),
+            }
+            // A short read ends at a page that is not in memory or at the end of the file; a full
+            // one ended where it should, since a byte beyond would have been read as well.
+            if done == wanted {
+                return Ok(Attempt::Done);
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn try_read(&self, _: Extent<'_>, _: &mut BufferMut) -> Result<Attempt> {
+        Ok(Attempt::WouldWait)
+    }
+}
+
+fn walk(folder: &Path, depth: usize, entries: &mut Vec<Entry>) -> Result<()> {
+    if depth > DEEPEST {
+        return Err(Error::Source(format!(
+            "{} is nested more than {DEEPEST} folders deep; is there a loop of links?",
+            folder.display()
+        )));
+    }
+    for item in fs::read_dir(folder).map_err(|error| missing(folder, &error))? {
+        let item = item.map_err(|error| missing(folder, &error))?;
+        let path = item.path();
+        // A link is followed; one that leads nowhere is left out, as it holds no data.
+        let Ok(meta) = fs::metadata(&path) else { continue };
+        if meta.is_dir() {
+            walk(&path, depth + 1, entries)?;
+        } else if meta.is_file() {
+            entries.push(entry(path, &meta));
+        }
+    }
+    Ok(())
+}
+
+fn entry(path: PathBuf, meta: &fs::Metadata) -> Entry {
+    let modified = meta.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    Entry { path, size: meta.len(), modified: modified.map_or(0, |time| time.as_nanos() as i64) }
+}
+
+fn missing(path: &Path, error: &io::Error) -> Error {
+    let what = match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+        io::ErrorKind::PermissionDenied => "it may not be read by this user".to_owned(),
+        _ => error.to_string(),
+    };
+    Error::Source(format!("cannot open {}: {what}", path.display()))
+}
+
+/// A file that is gone or forbidden stays so: the policy for bad records applies. Anything else
+/// may pass.
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    use io::ErrorKind::{IsADirectory, NotFound, PermissionDenied};
+    match error.kind() {
+        NotFound => bad(path, "the file has vanished since it was listed".to_owned()),
+        PermissionDenied => bad(path, "the file may not be read by this user".to_owned()),
+        IsADirectory => bad(path, "it is a folder, not a file".to_owned()),
+        _ => Error::unavailable(path.display().to_string(), error),
+    }
+}
+
+fn shorter(extent: &Extent<'_>, done: usize) -> Error {
+    let reason = format!(
+        "the file has changed: it ends after {} bytes, {} were there when it was listed",
+        extent.offset + done as u64,
+        extent.offset + extent.length
+    );
+    bad(extent.path, reason)
+}
+
+fn longer(extent: &Extent<'_>) -> Error {
+    let reason =
+        format!("the file has changed: it is longer than the {} bytes listed", extent.length);
+    bad(extent.path, reason)
+}
+
+fn bad(path: &Path, reason: String) -> Error {
+    Error::Record { origin: path.display().to_string(), index: 0, step: "read".into(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feedline_core::Pool;
+    use std::ffi::OsStr;
+
+    fn both(path: &Path, length: u64, whole: bool) -> [Result<Vec<u8>>; 2] {
+        let pool = Pool::new(0);
+        let extent = Extent { path, offset: 0, length, whole };
+        let mut first = pool.take(length as usize);
+        let waited = LocalStore.read(extent, &mut first).map(|()| first.to_vec());
+        let mut second = pool.take(length as usize);
+        let tried = match LocalStore.try_read(extent, &mut second) {
+            Ok(Attempt::WouldWait) => waited.clone(),
+            Ok(Attempt::Done) => Ok(second.to_vec()),
+            Err(error) => Err(error),
+        };
+        [waited, tried]
+    }
+
+    #[test]
+    fn lists_in_byte_order_at_any_depth() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b/2", "a", "b/10", "c/d/e", "B"] {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, name).unwrap();
+        }
+        let odd = OsStr::from_bytes(b"b/\xff");
+        fs::write(folder.path().join(odd), b"").unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join("dangling")).unwrap();
+        let entries = LocalStore.list(folder.path()).unwrap();
+        let names: Vec<_> =
+            entries.iter().map(|e| e.path.strip_prefix(folder.path()).unwrap().as_os_str()).collect();
+        assert_eq!(names, ["B", "a", "b/10", "b/2"].map(OsStr::new).into_iter().chain([odd, OsStr::new("c/d/e")]).collect::<Vec<_>>());
+        assert_eq!(entries[2].size, 4);
+    }
+
+    #[test]
+    fn a_loop_of_links_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("again")).unwrap();
+        // The kernel itself gives up following after some forty links; either way there is an end.
+        let _ = LocalStore.list(folder.path());
+    }
+
+    #[test]
+    fn files_that_changed_or_vanished_are_bad_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        fs::write(&path, b"12345").unwrap();
+        for result in both(&path, 5, true) {
+            assert_eq!(result.unwrap(), b"12345");
+        }
+        for result in both(&path, 3, false) {
+            assert_eq!(result.unwrap(), b"123");
+        }
+        for (length, word) in [(4, "longer"), (9, "ends after 5 bytes")] {
+            for result in both(&path, length, true) {
+                let error = result.unwrap_err();
+                assert!(error.is_record() && error.to_string().contains(word), "{error}");
+            }
+        }
+        for result in both(&folder.path().join("gone"), 4, true) {
+            let error = result.unwrap_err();
+            assert!(error.is_record() && error.to_string().contains("vanished"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_root_is_named() {
+        let error = LocalStore.list(Path::new("no/such/folder")).unwrap_err();
+        assert!(error.to_string().contains("no/such/folder"));
+    }
+
+    #[test]
+    fn an_empty_file_reads_as_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("empty");
+        fs::write(&path, b"").unwrap();
+        for result in both(&path, 0, true) {
+            assert!(result.unwrap().is_empty());
+        }
+    }
+}

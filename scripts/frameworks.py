@@ -1,0 +1,41 @@
+"""Installs the frameworks that `make test-frameworks` needs into the environment it runs in.
+
+PyPI's torch for Linux is the CUDA build. Its libraries refuse to load without most of NVIDIA's
+packages, even where only the CPU is used, but triton (1 GB) and the CUDA bindings for Python are
+never touched there: everything that torch asks for is installed except those.
+"""
+
+import subprocess
+import sys
+from importlib.metadata import requires
+
+PACKAGES = ["torch>=2.9", "torchvision>=0.24"]
+OTHERS = [
+    "jax>=0.7",
+    # It has wheels for few platforms; where there is none, its tests skip themselves.
+    "tensorflow-cpu>=2.20; sys_platform == 'linux' and python_version < '3.14'",
+    "numpy>=1.26",
+    "pillow>=11",
+    "pytest>=8",
+]
+UNUSED = ("triton", "cuda-bindings")
+
+
+def pip_install(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *arguments]
+    subprocess.run(command, check=True)
+
+
+def main() -> None:
+    pip_install("--no-deps", *PACKAGES)
+    needs = [
+        need
+        for package in ("torch", "torchvision")
+        for need in requires(package) or []
+        if "extra ==" not in need and not need.startswith(("torch", *UNUSED))
+    ]
+    pip_install(*needs, *OTHERS)
+
+
+if __name__ == "__main__":
+    main()

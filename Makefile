@@ -18,6 +18,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(CURDIR)/$(TOOLS)/bin:$(PATH):$(HOME)/.car
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # maturin refuses to choose between two active environments.
 unexport CONDA_PREFIX
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # In CI the lock file decides; at a desk cargo may complete it.
 LOCKED := $(if $(CI),--locked)
@@ -50,7 +51,8 @@ test: setup ## run the tests (a few minutes the first time)
 
 .PHONY: test-long
 test-long: setup ## run all tests, also the slow ones, with many more random cases
-	PROPTEST_CASES=4096 cargo test $(LOCKED) $(CRATES) -- --include-ignored
+	PROPTEST_CASES=4096 cargo test $(LOCKED) $(CRATES) --lib --bins --tests -- --include-ignored
+	cargo test $(LOCKED) $(CRATES) --doc
 	python -m pytest python/tests
 
 .PHONY: test-frameworks

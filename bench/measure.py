@@ -30,11 +30,15 @@ def options() -> argparse.Namespace:
     """What every contestant understands."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--images", required=True, help="folder of JPEG files, in class folders")
-    parser.add_argument("--threads", type=int, default=2, help="threads, or worker processes, that prepare data")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="threads, or worker processes, that prepare data"
+    )
     parser.add_argument("--batch", type=int, default=64, help="images in a batch")
     parser.add_argument("--warm", type=int, default=10, help="batches before the clock starts")
     parser.add_argument("--batches", type=int, default=60, help="batches that are timed")
-    parser.add_argument("--variant", default="", help="a way of doing the same, where the contestant has several")
+    parser.add_argument(
+        "--variant", default="", help="a way of doing the same, where the contestant has several"
+    )
     return parser.parse_args()
 
 
@@ -142,7 +146,9 @@ def run(
         sys.exit(f"{name} made {images.shape} {images.dtype}, not {shape} float32")
     mean, deviation = float(images.mean()), float(images.std())
     if abs(mean) > 1 or not 0.5 < deviation < 2:
-        sys.exit(f"{name} made values with mean {mean:.3f} and deviation {deviation:.3f}: not normalised images")
+        sys.exit(
+            f"{name} made values with mean {mean:.3f} and deviation {deviation:.3f}: not normalised images"
+        )
     del images
 
     for _ in range(arguments.warm - 1):

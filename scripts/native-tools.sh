@@ -26,7 +26,7 @@ missing() {
     done
 }
 
-lacking=$(missing)
+lacking=$(missing); lacking=${lacking% }
 [ -n "$lacking" ] || exit 0
 
 if command -v apt-get >/dev/null; then
@@ -47,7 +47,7 @@ if ! command -v cmake >/dev/null; then
     "$venv/bin/python" -m pip install --quiet 'cmake>=3.20' || true
 fi
 
-lacking=$(missing)
+lacking=$(missing); lacking=${lacking% }
 [ -n "$lacking" ] || exit 0
 echo "building Feedline needs these tools, which are missing: $lacking" >&2
 echo "please type one of" >&2

@@ -19,10 +19,14 @@ options = measure.options()
 variant = options.variant or "fused"
 
 
-@pipeline_def(batch_size=options.batch, num_threads=options.threads, device_id=None, seed=1, prefetch_queue_depth=2)
+@pipeline_def(
+    batch_size=options.batch, num_threads=options.threads, device_id=None, seed=1, prefetch_queue_depth=2
+)
 def pipeline():
     paths, labels = measure.files(options.images)
-    data, label = fn.readers.file(files=paths, labels=labels, random_shuffle=True, initial_fill=256, name="reader")
+    data, label = fn.readers.file(
+        files=paths, labels=labels, random_shuffle=True, initial_fill=256, name="reader"
+    )
     size = [measure.SIZE, measure.SIZE]
     if variant == "full":
         image = fn.decoders.image(data, device="cpu", output_type=types.RGB)

@@ -29,19 +29,23 @@ class Photos(Dataset):
     def __init__(self) -> None:
         self.paths, self.labels = measure.files(options.images)
         if variant == "pil":
-            self.transform = transforms.Compose([
-                transforms.RandomResizedCrop(measure.SIZE),
-                transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(),
-                transforms.Normalize(measure.MEAN, measure.STD),
-            ])
+            self.transform = transforms.Compose(
+                [
+                    transforms.RandomResizedCrop(measure.SIZE),
+                    transforms.RandomHorizontalFlip(),
+                    transforms.ToTensor(),
+                    transforms.Normalize(measure.MEAN, measure.STD),
+                ]
+            )
         else:
-            self.transform = v2.Compose([
-                v2.RandomResizedCrop(measure.SIZE, antialias=True),
-                v2.RandomHorizontalFlip(),
-                v2.ToDtype(torch.float32, scale=True),
-                v2.Normalize(measure.MEAN, measure.STD),
-            ])
+            self.transform = v2.Compose(
+                [
+                    v2.RandomResizedCrop(measure.SIZE, antialias=True),
+                    v2.RandomHorizontalFlip(),
+                    v2.ToDtype(torch.float32, scale=True),
+                    v2.Normalize(measure.MEAN, measure.STD),
+                ]
+            )
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -15,7 +15,9 @@ def test_the_stored_values_are_torchvisions():
     stored = json.loads((GOLDEN / "cases.json").read_text())["made_with"]["torchvision"]
     installed = torchvision.__version__
     if installed.partition("+")[0] != stored.partition("+")[0]:
-        pytest.skip(f"stored with torchvision {stored}, and {installed} is installed: run make.py --check by hand")
+        pytest.skip(
+            f"stored with torchvision {stored}, and {installed} is installed: run make.py --check by hand"
+        )
     check = subprocess.run(
         [sys.executable, "-W", "ignore", GOLDEN / "make.py", "--check"], capture_output=True, text=True
     )

@@ -19,6 +19,11 @@ pub struct State {
     /// Which rank saved it, of how many; 0 of 1 for a merged state.
     rank: u64,
     world: u64,
+    /// Places in a stretch, and in an epoch.
+    stretch: u64,
+    places: u64,
+    /// Whether each place gives exactly one output.
+    counted: bool,
     /// Names index i of the source.
     manifest: String,
     /// The plan's steps, each with a short hash of its arguments.
@@ -48,8 +53,18 @@ impl State {
     pub fn new(pipeline: &Pipeline, position: Position, seed: Seed, rank: u64, world: u64) -> Self {
         let mut manifest = pipeline.source.manifest();
         manifest.truncate(32);
-        let steps = steps(pipeline);
-        Self { feedline: VERSION, position, seed, rank, world, manifest, steps }
+        Self {
+            feedline: VERSION,
+            position,
+            seed,
+            rank,
+            world,
+            stretch: pipeline.stretch() as u64,
+            places: pipeline.length().places(),
+            counted: pipeline.is_counted(),
+            manifest,
+            steps: steps(pipeline),
+        }
     }
 
     /// The state as JSON on one line.
@@ -121,7 +136,7 @@ impl State {
             return Ok(self.position.clone());
         }
         if self.world == 1 {
-            return Ok(merge(std::slice::from_ref(self), pipeline)?.position);
+            return Ok(merge_states(std::slice::from_ref(self))?.position);
         }
         Err(Error::State(format!(
             "it was saved by rank {} of {}, and bad samples may be left out, so ranks stand at \
@@ -158,11 +173,7 @@ fn differing_steps(saved: &[String], here: &[String]) -> String {
 /// # Errors
 ///
 /// If they are not the states of all ranks of one run at one time.
-pub fn merge_states(states: &[State], pipeline: &Pipeline) -> Result<State> {
-    merge(states, pipeline)
-}
-
-fn merge(states: &[State], pipeline: &Pipeline) -> Result<State> {
+pub fn merge_states(states: &[State]) -> Result<State> {
     let Some(first) = states.first() else {
         return Err(Error::State("there are no states to merge".into()));
     };
@@ -182,6 +193,7 @@ fn merge(states: &[State], pipeline: &Pipeline) -> Result<State> {
             && state.manifest == first.manifest
             && state.seed == first.seed
             && state.world == first.world
+            && (state.stretch, state.places) == (first.stretch, first.places)
             && state.position.epoch == first.position.epoch
             && state.position.left_over == first.position.left_over;
         if !same {
@@ -192,7 +204,7 @@ fn merge(states: &[State], pipeline: &Pipeline) -> Result<State> {
         }
     }
     let mut merged = State { rank: 0, world: 1, ..first.clone() };
-    if pipeline.is_counted() {
+    if first.counted {
         if let Some(other) = sorted.iter().find(|state| state.position.tail != first.position.tail) {
             return Err(Error::State(format!(
                 "rank 0 had delivered up to place {}, and rank {} up to {}; save all ranks after \
@@ -203,13 +215,14 @@ fn merge(states: &[State], pipeline: &Pipeline) -> Result<State> {
         return Ok(merged);
     }
     // Everything up to the furthest stretch that a rank has begun is either done or left over.
-    let (size, length) = (pipeline.stretch() as u64, pipeline.length().places());
+    let (size, length) = (first.stretch, first.places);
     let at = |state: &State| state.position.at.unwrap_or_else(|| {
         (state.rank, state.position.stretch(state.rank, size, length).start)
     });
     let furthest = sorted.iter().map(|state| at(state).0).max().unwrap_or(0);
+    let end = (furthest + 1).max(first.position.left_over.len() as u64);
     let mut left_over = Vec::new();
-    for number in 0..=furthest {
+    for number in 0..end {
         let mut span = first.position.stretch(number, size, length);
         let (stretch, place) = at(sorted[(number % first.world) as usize]);
         if stretch > number {
@@ -224,7 +237,7 @@ fn merge(states: &[State], pipeline: &Pipeline) -> Result<State> {
     }
     merged.position = Position {
         epoch: first.position.epoch,
-        tail: first.position.stretch(furthest + 1, size, length).start.max(first.position.tail),
+        tail: first.position.stretch(end, size, length).start,
         left_over,
         at: None,
         skipped: sorted.iter().map(|state| state.position.skipped).sum(),

@@ -105,11 +105,11 @@ fn spread<const SIZE: usize, const WIDE: usize>(
     }
 }
 
-/// libpng's grey with torchvision's weights, 0.2989 and 0.587, in 15 bits.
+/// libpng's grey with torchvision's weights, 0.2989 and 0.587, in 15 bits, cut.
 fn grey([r, g, b]: [u8; 3]) -> u8 {
     let (red, green) = (29_890 * 32_768 / 100_000, 58_700 * 32_768 / 100_000);
     let blue = 32_768 - red - green;
-    ((red * u32::from(r) + green * u32::from(g) + blue * u32::from(b) + 16_384) >> 15) as u8
+    ((red * u32::from(r) + green * u32::from(g) + blue * u32::from(b)) >> 15) as u8
 }
 
 fn decoder(

@@ -12,7 +12,7 @@ mod take;
 
 pub use repeat::Repeat;
 pub use sample::Sample;
-pub use shuffle::{Shuffle, Within};
+pub use shuffle::{Shuffle, Within, parse_bytes};
 pub use skip::Skip;
 pub use split::Split;
 pub use take::Take;

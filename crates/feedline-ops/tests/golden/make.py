@@ -139,7 +139,15 @@ def png(
 
     height, width = samples.shape[:2]
     if interlace:
-        passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+        passes = [
+            (0, 0, 8, 8),
+            (0, 4, 8, 8),
+            (4, 0, 8, 4),
+            (0, 2, 4, 4),
+            (2, 0, 4, 2),
+            (0, 1, 2, 2),
+            (1, 0, 2, 1),
+        ]
         parts = [samples[top::down, left::right] for top, left, down, right in passes]
         data = b"".join(rows(part) for part in parts if part.size)
     else:
@@ -246,7 +254,9 @@ def encoded() -> dict[str, bytes]:
         "gif-grey.gif": saved(grey, "GIF"),
         "gif-transparent.gif": saved(small.quantize(16), "GIF", transparency=3),
         "gif-animated.gif": saved(
-            small.quantize(16), "GIF", save_all=True,
+            small.quantize(16),
+            "GIF",
+            save_all=True,
             append_images=[small.transpose(Image.Transpose.FLIP_LEFT_RIGHT).quantize(16)],
         ),
         "bmp-rgb.bmp": saved(rgb, "BMP"),
@@ -286,18 +296,12 @@ class Golden:
             self.values += bytes(-len(self.values) % 4)
             offset = len(self.values)
             self.values += data
-        self.arrays[name] = {
-            "dtype": DTYPES[str(value.dtype)],
-            "shape": list(value.shape),
-            "offset": offset,
-        }
+        self.arrays[name] = {"dtype": DTYPES[str(value.dtype)], "shape": list(value.shape), "offset": offset}
         return name
 
     def case(self, name: str, op: str, source: str, output: torch.Tensor, **parameters: object) -> None:
         kept = self.array(name, output.movedim(-3, -1).contiguous().numpy())
-        self.cases.append(
-            {"name": name, "op": op, "input": source, "parameters": parameters, "output": kept}
-        )
+        self.cases.append({"name": name, "op": op, "input": source, "parameters": parameters, "output": kept})
 
 
 def tensor(image: np.ndarray) -> torch.Tensor:
@@ -306,7 +310,9 @@ def tensor(image: np.ndarray) -> torch.Tensor:
 
 
 def resizes(golden: Golden, inputs: dict[str, torch.Tensor]) -> None:
-    def add(source: str, size: list[int], interpolation: str, antialias: bool, max_size: int | None = None) -> None:
+    def add(
+        source: str, size: list[int], interpolation: str, antialias: bool, max_size: int | None = None
+    ) -> None:
         name = f"resize-{source}-{'x'.join(map(str, size))}-{interpolation}"
         name += "" if antialias else "-aliased"
         name += "" if max_size is None else f"-max-{max_size}"
@@ -314,13 +320,23 @@ def resizes(golden: Golden, inputs: dict[str, torch.Tensor]) -> None:
             inputs[source], size, INTERPOLATION[interpolation], max_size=max_size, antialias=antialias
         )
         golden.case(
-            name, "resize", source, output,
-            size=size, max_size=max_size, interpolation=interpolation, antialias=antialias,
+            name,
+            "resize",
+            source,
+            output,
+            size=size,
+            max_size=max_size,
+            interpolation=interpolation,
+            antialias=antialias,
         )
 
     for interpolation, antialias in [
-        ("bilinear", True), ("bilinear", False), ("bicubic", True), ("bicubic", False),
-        ("nearest", False), ("nearest_exact", False),
+        ("bilinear", True),
+        ("bilinear", False),
+        ("bicubic", True),
+        ("bicubic", False),
+        ("nearest", False),
+        ("nearest_exact", False),
     ]:
         for size in ([20, 26], [24, 61], [47, 17], [70, 90], [60, 30], [13, 77]):
             add("scene", size, interpolation, antialias)
@@ -341,9 +357,28 @@ def resizes(golden: Golden, inputs: dict[str, torch.Tensor]) -> None:
 def sizes() -> list[dict]:
     """What one number for the shorter side, or a limit for the longer, makes of the size alone."""
     rows = []
-    for height, width in [(375, 500), (500, 375), (333, 500), (427, 640), (1, 9), (100, 100), (101, 307), (768, 1023), (3000, 4000)]:
+    for height, width in [
+        (375, 500),
+        (500, 375),
+        (333, 500),
+        (427, 640),
+        (1, 9),
+        (100, 100),
+        (101, 307),
+        (768, 1023),
+        (3000, 4000),
+    ]:
         empty = torch.empty((1, height, width), dtype=torch.uint8)
-        for size, max_size in [(224, None), (256, None), (232, None), (1, None), (256, 320), (256, 257), (100, 333), (None, 320)]:
+        for size, max_size in [
+            (224, None),
+            (256, None),
+            (232, None),
+            (1, None),
+            (256, 320),
+            (256, 257),
+            (100, 333),
+            (None, 320),
+        ]:
             arguments = {"size": None if size is None else [size], "max_size": max_size}
             try:
                 output = F.resize(empty, interpolation=InterpolationMode.NEAREST, **arguments)
@@ -356,12 +391,35 @@ def sizes() -> list[dict]:
 
 def crops(golden: Golden, inputs: dict[str, torch.Tensor]) -> None:
     # Half pixels are rounded to the even neighbour: (61 - 24) / 2 = 18.5 becomes 18, 19.5 becomes 20.
-    for size in ([24, 24], [23, 22], [10, 24], [47, 61], [1, 1], [46, 60], [60, 70], [60, 20], [20, 75], [48, 62]):
+    for size in (
+        [24, 24],
+        [23, 22],
+        [10, 24],
+        [47, 61],
+        [1, 1],
+        [46, 60],
+        [60, 70],
+        [60, 20],
+        [20, 75],
+        [48, 62],
+    ):
         golden.case(
-            f"center-crop-{size[0]}x{size[1]}", "center_crop", "scene", F.center_crop(inputs["scene"], size), size=size
+            f"center-crop-{size[0]}x{size[1]}",
+            "center_crop",
+            "scene",
+            F.center_crop(inputs["scene"], size),
+            size=size,
         )
-    golden.case("center-crop-tiny-8x8", "center_crop", "tiny", F.center_crop(inputs["tiny"], [8, 8]), size=[8, 8])
-    golden.case("center-crop-grey-13x20", "center_crop", "grey", F.center_crop(inputs["grey"], [13, 20]), size=[13, 20])
+    golden.case(
+        "center-crop-tiny-8x8", "center_crop", "tiny", F.center_crop(inputs["tiny"], [8, 8]), size=[8, 8]
+    )
+    golden.case(
+        "center-crop-grey-13x20",
+        "center_crop",
+        "grey",
+        F.center_crop(inputs["grey"], [13, 20]),
+        size=[13, 20],
+    )
 
     def padded(source: str, padding: list[int], mode: str, fill: object, box: list[int]) -> None:
         image = F.pad(inputs[source], padding, fill=fill, padding_mode=mode)
@@ -369,8 +427,14 @@ def crops(golden: Golden, inputs: dict[str, torch.Tensor]) -> None:
         name = f"crop-{source}-{mode}-{'-'.join(map(str, padding))}-at-{top}-{left}-{height}x{width}"
         name += "" if fill in (0, None) else "-filled"
         golden.case(
-            name, "crop", source, F.crop(image, top, left, height, width),
-            padding=padding, padding_mode=mode, fill=fill if mode == "constant" else None, box=box,
+            name,
+            "crop",
+            source,
+            F.crop(image, top, left, height, width),
+            padding=padding,
+            padding_mode=mode,
+            fill=fill if mode == "constant" else None,
+            box=box,
         )
 
     for mode in ("constant", "edge", "reflect", "symmetric"):
@@ -393,28 +457,58 @@ def crops(golden: Golden, inputs: dict[str, torch.Tensor]) -> None:
     for box in ([-2, -3, 9, 12], [3, 4, 6, 7]):
         top, left, height, width = box
         golden.case(
-            f"crop-outside-{top}-{left}", "crop", "tiny", F.crop(inputs["tiny"], top, left, height, width),
-            padding=[0, 0, 0, 0], padding_mode="constant", fill=0, box=box,
+            f"crop-outside-{top}-{left}",
+            "crop",
+            "tiny",
+            F.crop(inputs["tiny"], top, left, height, width),
+            padding=[0, 0, 0, 0],
+            padding_mode="constant",
+            fill=0,
+            box=box,
         )
 
 
 def resized_crops(golden: Golden, inputs: dict[str, torch.Tensor]) -> None:
-    def add(source: str, box: list[int], size: list[int], interpolation: str = "bilinear", antialias: bool = True) -> None:
+    def add(
+        source: str, box: list[int], size: list[int], interpolation: str = "bilinear", antialias: bool = True
+    ) -> None:
         top, left, height, width = box
         output = F.resized_crop(
             inputs[source], top, left, height, width, size, INTERPOLATION[interpolation], antialias=antialias
         )
         name = f"resized-crop-{source}-{top}-{left}-{height}x{width}-to-{size[0]}x{size[1]}-{interpolation}"
         golden.case(
-            name + ("" if antialias else "-aliased"), "resized_crop", source, output,
-            box=box, size=size, interpolation=interpolation, antialias=antialias,
+            name + ("" if antialias else "-aliased"),
+            "resized_crop",
+            source,
+            output,
+            box=box,
+            size=size,
+            interpolation=interpolation,
+            antialias=antialias,
         )
 
     large = [
-        [0, 0, 150, 200], [0, 0, 40, 60], [110, 140, 40, 60], [0, 140, 40, 60], [110, 0, 40, 60], [3, 5, 101, 77],
-        [17, 31, 32, 32], [50, 50, 31, 33], [20, 90, 130, 40], [70, 10, 20, 180], [149, 199, 1, 1], [10, 199, 100, 1],
-        [149, 10, 1, 100], [33, 44, 2, 3], [1, 1, 148, 198], [25, 60, 64, 128], [60, 25, 85, 115], [5, 3, 47, 171],
-        [12, 100, 90, 99], [88, 8, 11, 13],
+        [0, 0, 150, 200],
+        [0, 0, 40, 60],
+        [110, 140, 40, 60],
+        [0, 140, 40, 60],
+        [110, 0, 40, 60],
+        [3, 5, 101, 77],
+        [17, 31, 32, 32],
+        [50, 50, 31, 33],
+        [20, 90, 130, 40],
+        [70, 10, 20, 180],
+        [149, 199, 1, 1],
+        [10, 199, 100, 1],
+        [149, 10, 1, 100],
+        [33, 44, 2, 3],
+        [1, 1, 148, 198],
+        [25, 60, 64, 128],
+        [60, 25, 85, 115],
+        [5, 3, 47, 171],
+        [12, 100, 90, 99],
+        [88, 8, 11, 13],
     ]
     for box in large:
         add("large", box, [32, 32])
@@ -434,7 +528,16 @@ def boxes() -> list[dict]:
     """RandomResizedCrop's arithmetic: the size of its box when area and ratio are known, and the box
     in the middle that it takes after ten failed attempts."""
     rows = []
-    for height, width in [(375, 500), (500, 375), (47, 61), (100, 1000), (1000, 100), (1, 1), (7, 5), (3, 64)]:
+    for height, width in [
+        (375, 500),
+        (500, 375),
+        (47, 61),
+        (100, 1000),
+        (1000, 100),
+        (1, 1),
+        (7, 5),
+        (3, 64),
+    ]:
         image = torch.empty((3, height, width), dtype=torch.uint8)
         for area in (0.08, 0.25, 0.5, 0.9, 1.0):
             for ratio in (3 / 4, 1.0, 1.2, 4 / 3):
@@ -453,10 +556,13 @@ def boxes() -> list[dict]:
         for ratio in ((3 / 4, 4 / 3), (1.0, 1.0), (0.5, 2.0)):
             step = v2.RandomResizedCrop(8, scale=(9.0, 9.0), ratio=ratio)
             params = step.make_params([image])
-            rows.append({
-                "input": [height, width], "ratios": list(ratio),
-                "fallback": [params["top"], params["left"], params["height"], params["width"]],
-            })
+            rows.append(
+                {
+                    "input": [height, width],
+                    "ratios": list(ratio),
+                    "fallback": [params["top"], params["left"], params["height"], params["width"]],
+                }
+            )
     return rows
 
 
@@ -470,20 +576,31 @@ def colour_steps(golden: Golden, inputs: dict[str, torch.Tensor]) -> None:
     for word, (function, factors) in steps.items():
         for factor in factors:
             golden.case(
-                f"{word}-{factor}", f"adjust_{word}", "colours", function(inputs["colours"], factor), factor=factor
+                f"{word}-{factor}",
+                f"adjust_{word}",
+                "colours",
+                function(inputs["colours"], factor),
+                factor=factor,
             )
         factor = factors[-2]
         golden.case(
             f"{word}-grey-{factor}", f"adjust_{word}", "grey", function(inputs["grey"], factor), factor=factor
         )
         golden.case(
-            f"{word}-scene-{factor}", f"adjust_{word}", "scene", function(inputs["scene"], factor), factor=factor
+            f"{word}-scene-{factor}",
+            f"adjust_{word}",
+            "scene",
+            function(inputs["scene"], factor),
+            factor=factor,
         )
     for channels in (1, 3):
         for source in ("colours", "grey"):
             golden.case(
-                f"grayscale-{source}-{channels}", "rgb_to_grayscale", source,
-                F.rgb_to_grayscale(inputs[source], channels), channels=channels,
+                f"grayscale-{source}-{channels}",
+                "rgb_to_grayscale",
+                source,
+                F.rgb_to_grayscale(inputs[source], channels),
+                channels=channels,
             )
 
 
@@ -492,17 +609,32 @@ def conversions(golden: Golden, inputs: dict[str, torch.Tensor]) -> None:
         scaled = F.to_dtype(inputs["values"], dtype, scale=True)
         golden.case(f"to-{word}", "to_dtype", "values", scaled, dtype=word, scale=True)
         golden.case(
-            f"to-{word}-unscaled", "to_dtype", "values", F.to_dtype(inputs["values"], dtype), dtype=word, scale=False
+            f"to-{word}-unscaled",
+            "to_dtype",
+            "values",
+            F.to_dtype(inputs["values"], dtype),
+            dtype=word,
+            scale=False,
         )
         for name, mean, std in (("imagenet", MEAN, STD), ("half", [0.5] * 3, [0.5] * 3)):
             golden.case(
-                f"normalize-{name}-{word}", "to_dtype_normalize", "values", F.normalize(scaled, mean, std),
-                dtype=word, mean=mean, std=std,
+                f"normalize-{name}-{word}",
+                "to_dtype_normalize",
+                "values",
+                F.normalize(scaled, mean, std),
+                dtype=word,
+                mean=mean,
+                std=std,
             )
     single = F.to_dtype(inputs["values"], torch.float32, scale=True)
     golden.case(
-        "normalize-imagenet-float32-to-float16", "to_dtype_normalize_to_dtype", "values",
-        F.to_dtype(F.normalize(single, MEAN, STD), torch.float16), dtype="float16", mean=MEAN, std=STD,
+        "normalize-imagenet-float32-to-float16",
+        "to_dtype_normalize_to_dtype",
+        "values",
+        F.to_dtype(F.normalize(single, MEAN, STD), torch.float16),
+        dtype="float16",
+        mean=MEAN,
+        std=STD,
     )
 
 
@@ -520,8 +652,15 @@ def whole(golden: Golden, inputs: dict[str, torch.Tensor]) -> None:
         image = F.horizontal_flip(image) if mirrored else image
         image = F.normalize(F.to_dtype(image, torch.float32, scale=True), MEAN, STD)
         golden.case(
-            f"train-{'mirrored' if mirrored else 'plain'}", "train", "large", image,
-            box=box, size=[32, 32], mirrored=mirrored, mean=MEAN, std=STD,
+            f"train-{'mirrored' if mirrored else 'plain'}",
+            "train",
+            "large",
+            image,
+            box=box,
+            size=[32, 32],
+            mirrored=mirrored,
+            mean=MEAN,
+            std=STD,
         )
 
 
@@ -550,7 +689,10 @@ def decodes(golden: Golden) -> list[dict]:
         except RuntimeError as error:
             row["error"] = reason(error)
             continue
-        row["stored"] = {"dtype": DTYPES[str(unchanged.dtype).removeprefix("torch.")], "shape": list(unchanged.shape)}
+        row["stored"] = {
+            "dtype": DTYPES[str(unchanged.dtype).removeprefix("torch.")],
+            "shape": list(unchanged.shape),
+        }
         for mode, word in ((ImageReadMode.RGB, "rgb"), (ImageReadMode.GRAY, "gray")):
             if word == "gray" and path.suffix in (".webp", ".gif"):
                 # torchvision leaves these in colour, with a warning or without: Pillow's grey instead.
@@ -562,10 +704,14 @@ def decodes(golden: Golden) -> list[dict]:
             row[word] = golden.array(f"{path.name}:{word}", pixels.movedim(-3, -1).contiguous().numpy())
             if pixels.dtype == torch.uint16:
                 eight = F.to_dtype(pixels, torch.uint8, scale=True)
-                row[word + "_u8"] = golden.array(f"{path.name}:{word}_u8", eight.movedim(-3, -1).contiguous().numpy())
+                row[word + "_u8"] = golden.array(
+                    f"{path.name}:{word}_u8", eight.movedim(-3, -1).contiguous().numpy()
+                )
         if "exif" in path.name:
             turned = decode_image(raw, ImageReadMode.RGB, apply_exif_orientation=True)
-            row["rgb_upright"] = golden.array(f"{path.name}:rgb_upright", turned.movedim(-3, -1).contiguous().numpy())
+            row["rgb_upright"] = golden.array(
+                f"{path.name}:rgb_upright", turned.movedim(-3, -1).contiguous().numpy()
+            )
     return rows
 
 

@@ -1,0 +1,66 @@
+from collections.abc import Sequence
+from typing import Any
+
+__version__: str
+
+class PipelineError(ValueError):
+    """The pipeline is described wrongly."""
+
+class SourceError(OSError):
+    """The data is missing or is not what it was."""
+
+class RecordError(RuntimeError):
+    """One sample cannot be used."""
+
+    origin: str
+    index: int
+    step: str
+    reason: str
+
+class UnavailableError(OSError):
+    """Storage did not answer; trying again may help."""
+
+class StateError(ValueError):
+    """A saved state does not fit this loader."""
+
+class Blob:
+    hash: str
+    @staticmethod
+    def array(
+        owner: object, address: int, bytes: int, dtype: str, shape: Sequence[int]
+    ) -> Blob: ...
+    @staticmethod
+    def bytes(data: bytes) -> Blob: ...
+    @staticmethod
+    def ragged(dtype: str, data: bytes, offsets: Sequence[int]) -> Blob: ...
+    def save(self) -> list[int]: ...
+
+class Pipeline:
+    source_length: int
+    length: int | None
+    counted: bool
+    classes: list[str] | None
+    fields: list[str]
+    def __init__(self, plan: str, blobs: dict[str, Blob]) -> None: ...
+    def steps(self, rank: int, world: int) -> tuple[int, int | None]: ...
+    def explain(self, given: dict[str, Any]) -> tuple[str, str]: ...
+    def sample(self, index: int, epoch: int, seed: int) -> dict[str, Any]: ...
+    def check_state(self, state: str, seed: int, rank: int, world: int) -> int: ...
+
+class Run:
+    def __init__(
+        self, pipeline: Pipeline, state: str | None, epoch: int, given: dict[str, Any]
+    ) -> None: ...
+    def is_here(self) -> bool: ...
+    def next(self) -> dict[str, Any] | None: ...
+    def state(self) -> str: ...
+    def stats(self) -> str: ...
+
+class Tensor:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def check(plan: str) -> tuple[str, str, str, list[str]]: ...
+def steps() -> list[str]: ...
+def merge_states(states: list[str]) -> str: ...
+def main(args: list[str]) -> int: ...

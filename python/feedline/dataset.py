@@ -1,0 +1,462 @@
+"""A pipeline, written step by step."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from . import _core
+from .blobs import Blobs, array_blob, save_blobs
+from .views import Batch, to_numpy
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .loader import Loader
+
+Size = int | Sequence[int]
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+
+
+class Dataset:
+    """A pipeline as a value: a source and the steps after it.
+
+    Nothing runs until samples are asked for. Every method returns a new pipeline and leaves this
+    one as it is; mistakes are reported by the line that makes them.
+    """
+
+    __slots__ = ("_blobs", "_json", "_opened", "_passes")
+
+    _json: str
+    _blobs: Blobs
+    _opened: _core.Pipeline | None
+    _passes: int
+
+    def __init__(self) -> None:
+        raise TypeError("begin with a source: fl.images, fl.files, fl.arrays or fl.range")
+
+    @classmethod
+    def _from_json(cls, plan: str, blobs: Blobs) -> Self:
+        new = object.__new__(cls)
+        new._json, new._blobs, new._opened, new._passes = plan, blobs, None, 0
+        return new
+
+    @classmethod
+    def _source(cls, step: str, args: dict[str, Any], blobs: Blobs | None = None) -> Self:
+        plan = json.dumps({"feedline": 1, "steps": [{"step": step, **args}]})
+        return cls._from_json(_core.check(plan)[0], blobs or {})
+
+    def _then(self, step: str, blobs: Blobs | None = None, /, **args: Any) -> Self:
+        plan = json.loads(self._json)
+        given = {name: _plain(value) for name, value in args.items() if value is not None}
+        plan["steps"].append({"step": step, **given})
+        checked = _core.check(json.dumps(plan))[0]
+        return self._from_json(checked, {**self._blobs, **(blobs or {})})
+
+    # ------------------------------------------------------------------ which sample comes next
+
+    def shuffle(self, seed: int = 0, *, within: int | str | None = None) -> Self:
+        """Shuffles the whole epoch, anew every epoch, in constant memory.
+
+        With `within` (`"256MB"`, or a number of samples) blocks of neighbours are shuffled and
+        then samples within groups of them, so that reads stay near each other.
+        """
+        return self._then("shuffle", seed=seed, within=within)
+
+    def sample(
+        self,
+        count: int | None = None,
+        *,
+        weights: Sequence[float] | np.ndarray | None = None,
+        balance: str | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """Draws `count` samples an epoch with replacement: by `weights`, one for each sample of
+        the source, or with every class of the field `balance` equally often."""
+        blobs: Blobs = {}
+        name = None
+        if weights is not None:
+            import numpy as np
+
+            blob = array_blob("weights", np.asarray(weights, dtype=np.float64))[0]
+            blobs, name = {blob.hash: blob}, blob.hash
+        return self._then("sample", blobs, count=count, weights=name, balance=balance, seed=seed)
+
+    def split(self, *shares: float, seed: int = 0) -> tuple[Self, ...]:
+        """Parts the data: `train, validation = ds.split(0.9)`.
+
+        Shares that do not add up to 1 leave a last part with the rest. The parts are disjoint,
+        together everything, and the same in every epoch and every run.
+        """
+        if not shares or not all(share > 0 for share in shares) or sum(shares) > 1 + 1e-9:
+            raise _core.PipelineError(f"split: shares {shares} must be above 0 and add up to 1 at most")
+        bounds = [0.0]
+        for share in shares:
+            bounds.append(min(1.0, round(bounds[-1] + share, 12)))
+        if bounds[-1] < 1:
+            bounds.append(1.0)
+        parts = zip(bounds, bounds[1:])
+        return tuple(self._then("split", start=a, end=b, seed=seed) for a, b in parts)
+
+    def take(self, count: int) -> Self:
+        """Keeps the first `count` samples of the order."""
+        return self._then("take", count=count)
+
+    def skip(self, count: int) -> Self:
+        """Leaves out the first `count` samples of the order."""
+        return self._then("skip", count=count)
+
+    def repeat(self, count: int | None = None) -> Self:
+        """Goes through the order `count` times in one epoch, or for ever."""
+        return self._then("repeat", count=count)
+
+    # --------------------------------------------------------------------------- bytes to pixels
+
+    def decode(
+        self,
+        field: str | None = None,
+        *,
+        to: str = "image",
+        mode: Literal["rgb", "gray"] = "rgb",
+        exif: bool = True,
+        dct_scale: bool = False,
+        max_pixels: int | None = None,
+    ) -> Self:
+        """Decodes the image in a field to 8-bit pixels, height × width × channels.
+
+        Only the region that later crops leave is decoded. `exif=False` ignores the orientation
+        that the camera noted; `dct_scale=True` lets JPEGs that are shrunk a lot be decoded at a
+        fraction of their size, which is faster and changes pixels.
+        """
+        return self._then(
+            "decode",
+            field=field,
+            to=to,
+            mode=mode,
+            exif=exif,
+            dct_scale=dct_scale,
+            max_pixels=max_pixels,
+        )
+
+    # -------------------------------------------------------------------------- pixels to pixels
+
+    def resize(
+        self,
+        size: Size,
+        *,
+        interpolation: Interpolation = "bilinear",
+        max_size: int | None = None,
+        antialias: bool = True,
+        field: str | None = None,
+    ) -> Self:
+        """Resizes to (height, width); with one number, the shorter side gets that length."""
+        return self._then(
+            "resize",
+            size=size,
+            interpolation=interpolation,
+            max_size=max_size,
+            antialias=antialias,
+            field=field,
+        )
+
+    def center_crop(self, size: Size, *, field: str | None = None) -> Self:
+        """Cuts out the middle; an image that is smaller is padded with zeros."""
+        return self._then("center_crop", size=size, field=field)
+
+    def random_crop(
+        self,
+        size: Size,
+        *,
+        padding: int | Sequence[int] | None = None,
+        pad_if_needed: bool = False,
+        fill: int = 0,
+        padding_mode: Literal["constant", "edge", "reflect", "symmetric"] = "constant",
+        field: str | None = None,
+    ) -> Self:
+        """Cuts out a rectangle at a random place, after padding if asked to."""
+        return self._then(
+            "random_crop",
+            size=size,
+            padding=padding,
+            pad_if_needed=pad_if_needed,
+            fill=fill,
+            padding_mode=padding_mode,
+            field=field,
+        )
+
+    def random_resized_crop(
+        self,
+        size: Size,
+        *,
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        interpolation: Interpolation = "bilinear",
+        antialias: bool = True,
+        field: str | None = None,
+    ) -> Self:
+        """Cuts out a part of random area and aspect ratio and resizes it."""
+        return self._then(
+            "random_resized_crop",
+            size=size,
+            scale=scale,
+            ratio=ratio,
+            interpolation=interpolation,
+            antialias=antialias,
+            field=field,
+        )
+
+    def flip(self, p: float = 0.5, *, field: str | None = None) -> Self:
+        """Mirrors left to right with probability `p`: short for `flip_horizontal`."""
+        return self.flip_horizontal(p, field=field)
+
+    def flip_horizontal(self, p: float = 0.5, *, field: str | None = None) -> Self:
+        """Mirrors left to right with probability `p`."""
+        return self._then("flip_horizontal", p=p, field=field)
+
+    def flip_vertical(self, p: float = 0.5, *, field: str | None = None) -> Self:
+        """Mirrors top to bottom with probability `p`."""
+        return self._then("flip_vertical", p=p, field=field)
+
+    def color_jitter(
+        self,
+        brightness: float | Sequence[float] = 0,
+        contrast: float | Sequence[float] = 0,
+        saturation: float | Sequence[float] = 0,
+        hue: float | Sequence[float] = 0,
+        *,
+        field: str | None = None,
+    ) -> Self:
+        """Changes brightness, contrast, saturation and hue by random factors in random order."""
+        return self._then(
+            "color_jitter",
+            brightness=brightness,
+            contrast=contrast,
+            saturation=saturation,
+            hue=hue,
+            field=field,
+        )
+
+    def grayscale(self, channels: Literal[1, 3] = 1, *, field: str | None = None) -> Self:
+        """Turns colours into brightness, in one channel or in three equal ones."""
+        return self._then("grayscale", channels=channels, field=field)
+
+    def normalize(
+        self,
+        mean: float | Sequence[float],
+        std: float | Sequence[float],
+        *,
+        field: str | None = None,
+    ) -> Self:
+        """Computes (x - mean) / std per channel, in float32; integers are scaled to 0…1 first."""
+        return self._then("normalize", mean=_list(mean), std=_list(std), field=field)
+
+    def layout(self, to: Literal["HWC", "CHW"], *, field: str | None = None) -> Self:
+        """Lays images out with channels last (HWC) or first (CHW, as PyTorch expects)."""
+        return self._then("layout", to=to, field=field)
+
+    # ------------------------------------------------------------------------------------ fields
+
+    def cast(self, dtype: Any, *, scale: bool = False, field: str | None = None) -> Self:
+        """Gives the image, or a field, another dtype; with `scale`, integers stand for 0…1."""
+        name = dtype if isinstance(dtype, str) else _dtype_name(dtype)
+        return self._then("cast", dtype=name, scale=scale, field=field)
+
+    def select(self, *fields: str) -> Self:
+        """Keeps these fields, in this order."""
+        return self._then("select", fields=list(fields))
+
+    def rename(self, **fields: str) -> Self:
+        """Gives fields other names: `rename(old="new")`."""
+        return self._then("rename", fields=fields)
+
+    def drop(self, *fields: str) -> Self:
+        """Leaves these fields out."""
+        return self._then("drop", fields=list(fields))
+
+    def one_hot(self, classes: int, *, field: str = "label", dtype: str = "float32") -> Self:
+        """Turns a class number into a vector with a single 1."""
+        return self._then("one_hot", classes=classes, field=field, dtype=dtype)
+
+    # ----------------------------------------------------------------------- where samples meet
+
+    def batch(self, size: int, *, drop_last: bool = False, pad: bool = False) -> Self:
+        """Stacks `size` samples.
+
+        An incomplete last batch is delivered as it is, or dropped (`drop_last`), or filled up with
+        zeros (`pad`), with a field `mask` that is true for real rows.
+        """
+        return self._then("batch", size=size, drop_last=drop_last, pad=pad)
+
+    def on_error(
+        self,
+        policy: Literal["raise", "skip"],
+        *,
+        count: int | None = None,
+        share: float | None = None,
+        file: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Says what happens to samples that cannot be read: `raise` (the default), or `skip`.
+
+        At most `count`, or a `share` of the epoch, may be skipped; each is written to `file`, one
+        JSON object a line, if it is given. Comes before `batch`.
+        """
+        name = None if file is None else os.fspath(file)
+        return self._then("on_error", policy=policy, count=count, share=share, file=name)
+
+    # --------------------------------------------------------------------------------- using it
+
+    def loader(
+        self,
+        *,
+        threads: int | None = None,
+        memory: int | str | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        seed: int = 0,
+        with_index: bool = False,
+        ahead: int | None = None,
+        reads: int | None = None,
+    ) -> Loader:
+        """A loader: iterate over it once an epoch, save its state, ask it how it is doing.
+
+        `threads` is one per core and `memory` 1 GB if they are not given; `rank` and `world` are
+        found out from torch.distributed, torchrun, SLURM or JAX. `with_index` adds the field
+        `index`, the samples' places in the source. `ahead` fixes how many batches are prepared
+        ahead, and `reads` how many reads may wait for storage at once.
+        """
+        from .loader import Loader
+
+        return Loader(
+            self,
+            threads=threads,
+            memory=memory,
+            rank=rank,
+            world=world,
+            seed=seed,
+            with_index=with_index,
+            ahead=ahead,
+            reads=reads,
+        )
+
+    def __iter__(self) -> Iterator[Batch]:
+        """One epoch with default settings; the next time, the next epoch."""
+        epoch, self._passes = self._passes, self._passes + 1
+        loader = self.loader()
+        loader._epochs = 1
+        loader.set_epoch(epoch)
+        return iter(loader)
+
+    def __len__(self) -> int:
+        """Batches (or samples, without `batch`) in an epoch of one rank."""
+        return _exact_length(self._open.steps(0, 1))
+
+    def len_bounds(self) -> tuple[int, int | None]:
+        """Least and greatest number of batches in an epoch; None if it never ends."""
+        least, most = self._open.steps(0, 1)
+        return (0 if most is None else least), most
+
+    def __getitem__(self, index: int) -> Batch:
+        """Sample `index` of the source through all steps (as in epoch 0), for looking at."""
+        return to_numpy(self._open.sample(index, 0, 0))
+
+    @property
+    def _open(self) -> _core.Pipeline:
+        if self._opened is None:
+            self._opened = _core.Pipeline(self._json, self._blobs)
+        return self._opened
+
+    @property
+    def plan(self) -> str:
+        """The plan in its one-line text form."""
+        return _core.check(self._json)[1]
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the plan: equal plans have equal fingerprints on every machine."""
+        return _core.check(self._json)[2]
+
+    @property
+    def spec(self) -> list[str]:
+        """What is delivered: each field's name, dtype and shape."""
+        return _core.check(self._json)[3]
+
+    @property
+    def classes(self) -> list[str] | None:
+        """The names of the classes that labels stand for, if the source knows them."""
+        return self._open.classes
+
+    def to_json(self) -> str:
+        """The plan in its JSON form."""
+        return self._json
+
+    def save_plan(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan to a file that `feedline run` and `fl.from_plan` read."""
+        name = os.fspath(path)
+        save_blobs(name, self._blobs)
+        with open(name, "w", encoding="utf-8") as file:
+            json.dump(json.loads(self._json), file, indent=2)
+            file.write("\n")
+
+    def explain(self, **options: Any) -> str:
+        """What a run will do: which steps run together, into which buffers, in which budgets."""
+        return self._open.explain(options)[0]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dataset) and self._json == other._json
+
+    def __hash__(self) -> int:
+        return hash(self._json)
+
+    def __reduce__(self) -> Any:
+        if self._blobs:
+            raise TypeError(
+                "a pipeline over arrays or lists in memory cannot be pickled; make it in the process "
+                "that uses it, or save it with save_plan"
+            )
+        return Dataset._from_json, (self._json, {})
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.plan}\n         delivers {', '.join(self.spec)}>"
+
+    def _repr_html_(self) -> str:
+        from .html import dataset_html
+
+        return dataset_html(self)
+
+
+def _exact_length(steps: tuple[int, int | None]) -> int:
+    least, most = steps
+    if most is None:
+        raise TypeError("this pipeline repeats for ever, so it has no length; see len_bounds()")
+    if least != most:
+        raise TypeError(
+            "bad samples may be left out (on_error), so the length is not known before the end of "
+            "the epoch; len_bounds() gives its least and greatest value"
+        )
+    return most
+
+
+def _plain(value: Any) -> Any:
+    """NumPy numbers, tuples and arrays as JSON knows them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _list(value: Any) -> list[float]:
+    value = _plain(value)
+    return value if isinstance(value, list) else [value]
+
+
+def _dtype_name(dtype: Any) -> str:
+    """The name of a NumPy, torch or JAX dtype."""
+    name = str(dtype).removeprefix("torch.")
+    if "." in name or " " in name:
+        import numpy as np
+
+        name = np.dtype(dtype).name
+    return name

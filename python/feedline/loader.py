@@ -1,0 +1,218 @@
+"""A loader: epochs of batches, with a state that can be saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from . import _core
+from .ranks import detect
+from .views import Batch, to_jax, to_numpy, to_torch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .dataset import Dataset
+
+
+class Loader:
+    """Delivers a pipeline's batches, epoch after epoch.
+
+    `for batch in loader` is one epoch; the next `for` is the next epoch, and is being prepared
+    while this one ends. Leaving a loop early gives the rest of that epoch up. The state is a small
+    dict of JSON values that names the next batch; it may be loaded by a loader with any number of
+    threads or ranks.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        threads: int | None = None,
+        memory: int | str | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        seed: int = 0,
+        with_index: bool = False,
+        ahead: int | None = None,
+        reads: int | None = None,
+    ) -> None:
+        if (rank is None) != (world is None):
+            raise ValueError("rank and world belong together; give both or none")
+        if rank is None or world is None:
+            rank, world = detect()
+        if not 0 <= rank < world:
+            raise ValueError(f"rank {rank} of {world} ranks; ranks count from 0")
+        for name, value in (("threads", threads), ("ahead", ahead), ("reads", reads)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}; it must be at least 1, or None to be chosen")
+        self.dataset = dataset
+        self.rank = rank
+        self.world = world
+        self.seed = seed
+        self._pipeline = dataset._open
+        options: dict[str, Any] = {
+            "threads": threads,
+            "memory": memory,
+            "ahead": ahead,
+            "reads": reads,
+        }
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self._options |= {"rank": rank, "world": world, "seed": seed}
+        if with_index:
+            fields = self._pipeline.fields
+            if "index" in fields and not dataset.plan.startswith("range "):
+                raise _core.PipelineError(
+                    "with_index adds a field index, and the pipeline has one; rename it first"
+                )
+            self._options["with_index"] = True
+        self._pipeline.explain(self._options)  # complains about wrong options now
+        self._epochs: int | None = None
+        self._run: _core.Run | None = None
+        self._state: str | None = None
+        self._epoch = 0
+        self._within = False
+        self._pass = 0
+        self._convert: Callable[[Batch], Batch] = to_numpy
+
+    # ------------------------------------------------------------------------------- iterating
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._within:
+            # A loop was left early: the rest of its epoch is given up.
+            self._close()
+            self._epoch, self._within, self._state = self._epoch + 1, False, None
+        self._pass += 1
+        return self._batches(self._pass)
+
+    def _batches(self, this_pass: int) -> Iterator[Batch]:
+        while True:
+            if this_pass != self._pass:
+                raise RuntimeError("another loop over this loader has begun; this one is over")
+            raw = self._running().next()
+            if raw is None:
+                self._epoch, self._within, self._state = self._epoch + 1, False, None
+                if self._epochs is not None:
+                    self._close()
+                return
+            self._within = True
+            yield self._convert(raw)
+
+    def _running(self) -> _core.Run:
+        run = self._run
+        if run is not None and not run.is_here():
+            # This process is a fork: threads stayed behind, the place in the epoch came along.
+            self._state, run = run.state(), None
+        if run is None:
+            options = dict(self._options)
+            if self._epochs is not None:
+                options["epochs"] = self._epochs
+            run = self._run = _core.Run(self._pipeline, self._state, self._epoch, options)
+        return run
+
+    def __len__(self) -> int:
+        """Batches (or samples) of this rank in an epoch."""
+        from .dataset import _exact_length
+
+        return _exact_length(self._pipeline.steps(self.rank, self.world))
+
+    def len_bounds(self) -> tuple[int, int | None]:
+        """Least and greatest number of batches in an epoch; None if it never ends."""
+        least, most = self._pipeline.steps(self.rank, self.world)
+        return (0 if most is None else least), most
+
+    # ----------------------------------------------------------------------------------- state
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being delivered, or comes next."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes `epoch` the next to be delivered; its place is kept if it is the current one."""
+        if epoch < 0:
+            raise ValueError(f"epoch {epoch}; epochs count from 0")
+        if epoch == self._epoch and not self._within:
+            return
+        self._close()
+        self._epoch, self._state, self._within = epoch, None, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands after the batches it has delivered: JSON of less than 1 kB."""
+        if self._run is None and self._state is not None:
+            return json.loads(self._state)
+        return json.loads(self._running().state())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state` was saved: the next loop delivers exactly the rest of that epoch.
+
+        The state may come from any number of threads; from another number of ranks as well, if the
+        pipeline's length is known, otherwise after `merge_states`.
+        """
+        text = json.dumps(state)
+        epoch = self._pipeline.check_state(text, self.seed, self.rank, self.world)
+        self._close()
+        self._state, self._epoch, self._within = text, epoch, False
+        self._pass += 1
+
+    # --------------------------------------------------------------------------------- looking
+
+    def stats(self) -> dict[str, Any]:
+        """What the loader did so far and where the time went."""
+        if self._run is None or not self._run.is_here():
+            return {}
+        return json.loads(self._run.stats())
+
+    def explain(self) -> str:
+        """What a run does: which steps run together, into which buffers, in which budgets."""
+        return self._pipeline.explain(self._options)[0]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Loader epoch {self._epoch}, rank {self.rank} of {self.world}, {self.dataset.plan}>"
+        )
+
+    # --------------------------------------------------------------------------------- formats
+
+    def numpy(self) -> Self:
+        """Delivers NumPy arrays (the default)."""
+        self._convert = to_numpy
+        return self
+
+    def torch(self) -> Self:
+        """Delivers PyTorch tensors that share the batches' memory."""
+        self._convert = to_torch
+        return self
+
+    def jax(self) -> Self:
+        """Delivers JAX arrays."""
+        self._convert = to_jax
+        return self
+
+    # --------------------------------------------------------------------------------- ending
+
+    def _close(self) -> None:
+        self._run = None
+
+    def close(self) -> None:
+        """Ends all threads and keeps the place; iterating again goes on from it."""
+        if self._run is not None:
+            self._state = self._run.state()
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One state out of those of all ranks, from which any number of ranks can go on."""
+    return json.loads(_core.merge_states([json.dumps(state) for state in states]))

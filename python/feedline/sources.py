@@ -1,0 +1,112 @@
+"""Where samples come from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from .blobs import Blobs, array_blob, read_blobs
+from .dataset import Dataset
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    import numpy as np
+
+    Path = str | PathLike[str]
+
+
+def images(path: Path) -> Dataset:
+    """The images below a folder; its subfolders are the classes, numbered in byte order.
+
+    Fields: `image` (encoded; add `.decode()`) and `label`. Any mix of JPEG, PNG, WebP, BMP, GIF
+    and TIFF, at any depth. `ds.classes` has the names of the classes.
+    """
+    return Dataset._source("images", {"path": os.fspath(path)})
+
+
+def files(
+    paths: Path | Iterable[Path],
+    labels: Iterable[int | str] | bool | None = None,
+    *,
+    field: str = "data",
+) -> Dataset:
+    """A list of files, in this order.
+
+    `paths` is a list of paths, or the path of a CSV file with one `path` or `path,label` a line
+    (then `labels=True` says that it has labels). Labels that are not whole numbers are names of
+    classes. Fields: `data` (the bytes; call it otherwise with `field`) and, with labels, `label`.
+    """
+    args: dict[str, Any] = {}
+    if field != "data":
+        args["field"] = field
+    if isinstance(paths, (str, os.PathLike)):
+        if labels is not None and not isinstance(labels, bool):
+            raise _core.PipelineError("files: a CSV file brings its own labels; say labels=True")
+        if labels:
+            args["labels"] = True
+        return Dataset._source("files", {"list": os.fspath(paths), **args})
+    listed = [os.fsencode(path) for path in paths]
+    if isinstance(labels, bool):
+        raise _core.PipelineError("files: labels=True goes with a CSV file; give a list of labels")
+    if labels is None:
+        lines = [_quote(path) for path in listed]
+    else:
+        given = [str(label).encode() for label in labels]
+        if len(given) != len(listed):
+            raise _core.PipelineError(
+                f"files: {len(listed)} paths and {len(given)} labels; one label for each path"
+            )
+        lines = [_quote(path) + b"," + _quote(label) for path, label in zip(listed, given)]
+        args["labels"] = True
+    blob = _core.Blob.bytes(b"\n".join(lines))
+    return Dataset._source("files", {"blob": blob.hash, **args}, {blob.hash: blob})
+
+
+def _quote(cell: bytes) -> bytes:
+    return b'"' + cell.replace(b'"', b'""') + b'"'
+
+
+def arrays(
+    fields: Mapping[str, np.ndarray | Sequence[Any]] | None = None,
+    /,
+    *,
+    layout: str | None = None,
+    **named: np.ndarray | Sequence[Any],
+) -> Dataset:
+    """Arrays in memory: row i of each is sample i. NumPy arrays are not copied.
+
+    `fl.arrays(image=x, label=y)`, or a dict. `layout="HWC"` (or `"CHW"`) says that arrays of four
+    dimensions hold images, so that image steps work on them. Do not change the arrays while
+    loaders use them.
+    """
+    if layout not in (None, "HWC", "CHW"):
+        raise _core.PipelineError(f"arrays: layout={layout!r} is neither HWC nor CHW")
+    described: list[dict[str, Any]] = []
+    blobs: Blobs = {}
+    for name, values in {**(fields or {}), **named}.items():
+        blob, dtype, shape = array_blob(name, values)
+        blobs[blob.hash] = blob
+        row: dict[str, Any] = {"name": name, "blob": blob.hash, "dtype": dtype, "shape": shape}
+        if layout is not None and len(shape) == 4:
+            row["layout"] = layout
+        described.append(row)
+    return Dataset._source("arrays", {"fields": described}, blobs)
+
+
+def range(count: int) -> Dataset:
+    """The numbers 0 to `count` - 1, in the field `index`."""
+    return Dataset._source("range", {"count": count})
+
+
+def from_plan(plan: str | Path) -> Dataset:
+    """A pipeline from its text form, its JSON form, or a file that `Dataset.save_plan` wrote."""
+    text = os.fspath(plan)
+    blobs: Blobs = {}
+    if "|" not in text and "{" not in text and os.path.exists(text):
+        blobs = read_blobs(text)
+        with open(text, encoding="utf-8") as file:
+            text = file.read()
+    return Dataset._from_json(_core.check(text)[0], blobs)

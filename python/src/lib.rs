@@ -1,0 +1,58 @@
+//! `feedline._core`: the engine for Python, private to the package `feedline`.
+//!
+//! Pipelines cross as text, batches as buffers, and the interpreter's lock is released while Rust
+//! works. Everything that is pleasant to use is Python code in `feedline/`.
+
+mod blob;
+mod error;
+mod pipeline;
+mod run;
+mod tensor;
+
+use pyo3::prelude::*;
+
+/// Checks a plan in JSON: its canonical JSON, its text form, its fingerprint, and what it delivers.
+#[pyfunction]
+fn check(plan: &str) -> PyResult<(String, String, String, Vec<String>)> {
+    let plan = feedline_plan::Plan::read(plan).map_err(error::raise)?;
+    let (plan, output) = feedline_ops::Pipeline::check(&plan).map_err(error::raise)?;
+    let fields = output.fields.iter().map(ToString::to_string).collect();
+    Ok((plan.to_json(), plan.to_string(), plan.fingerprint().to_string(), fields))
+}
+
+/// Names of all steps.
+#[pyfunction]
+fn steps() -> Vec<&'static str> {
+    use feedline_plan::Catalog;
+    feedline_ops::Builtin.names()
+}
+
+/// One state out of those of all ranks.
+#[pyfunction]
+fn merge_states(states: Vec<String>) -> PyResult<String> {
+    let states: feedline_core::Result<Vec<_>> =
+        states.iter().map(|text| feedline_engine::State::from_json(text)).collect();
+    let merged = states.and_then(|states| feedline_engine::merge_states(&states));
+    Ok(merged.map_err(error::raise)?.to_json())
+}
+
+/// The `feedline` command.
+#[pyfunction]
+fn main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> bool {
+    py.detach(|| feedline_cli::main_with(args) == std::process::ExitCode::SUCCESS)
+}
+
+/// The engine for Python, private to the package `feedline`.
+#[pymodule(gil_used = false)]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<blob::Blob>()?;
+    module.add_class::<pipeline::Pipeline>()?;
+    module.add_class::<run::Run>()?;
+    module.add_class::<tensor::Tensor>()?;
+    module.add_function(wrap_pyfunction!(check, module)?)?;
+    module.add_function(wrap_pyfunction!(steps, module)?)?;
+    module.add_function(wrap_pyfunction!(merge_states, module)?)?;
+    module.add_function(wrap_pyfunction!(main, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    error::add(module)
+}

@@ -1,0 +1,164 @@
+//! An opened pipeline for Python.
+
+use crate::blob::Blob;
+use crate::error::raise;
+use crate::tensor::export_batch;
+use feedline_core::{
+    Address, Batch, Blobs, Position, Result, SampleSeed, Seed, Store,
+};
+use feedline_engine::{Options, Steps};
+use feedline_ops::Pipeline as Opened;
+use feedline_store::LocalStore;
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A pipeline that is checked and opened.
+#[pyclass(frozen, module = "feedline._core")]
+pub(crate) struct Pipeline {
+    pub(crate) opened: Arc<Opened>,
+    pub(crate) store: Arc<dyn Store>,
+}
+
+/// Options of a run, by name.
+pub(crate) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
+    let mut options = Options::default();
+    for (name, value) in given {
+        match name.extract::<String>()?.as_str() {
+            "threads" => options.threads = value.extract()?,
+            "memory" => {
+                let text: String = value.str()?.extract()?;
+                options.memory = feedline_ops::order::parse_bytes(&text)
+                    .map_err(|reason| PyValueError::new_err(format!("memory: {reason}")))?
+                    as usize;
+            }
+            "reads" => options.reads = value.extract()?,
+            "ahead" => options.ahead = value.extract()?,
+            "seed" => options.seed = Seed(value.extract()?),
+            "rank" => options.rank = value.extract()?,
+            "world" => options.world = value.extract()?,
+            "epochs" => options.epochs = value.extract()?,
+            "with_index" => options.with_index = value.extract()?,
+            other => return Err(PyValueError::new_err(format!("there is no option {other}"))),
+        }
+    }
+    Ok(options)
+}
+
+#[pymethods]
+impl Pipeline {
+    #[new]
+    fn new(py: Python<'_>, plan: &str, blobs: HashMap<String, Py<Blob>>) -> PyResult<Self> {
+        let plan = feedline_plan::Plan::read(plan).map_err(raise)?;
+        let blobs: Blobs =
+            blobs.into_iter().map(|(hash, blob)| (hash, blob.get().tensor.clone())).collect();
+        let store: Arc<dyn Store> = Arc::new(LocalStore);
+        let opened = py.detach(|| Opened::open(&plan, &*store, &blobs)).map_err(raise)?;
+        Ok(Self { opened: Arc::new(opened), store })
+    }
+
+    /// Samples in the source.
+    #[getter]
+    fn source_length(&self) -> u64 {
+        self.opened.source.length()
+    }
+
+    /// Samples in an epoch; None if it never ends.
+    #[getter]
+    fn length(&self) -> Option<u64> {
+        self.opened.length().finite()
+    }
+
+    #[getter]
+    fn counted(&self) -> bool {
+        self.opened.is_counted()
+    }
+
+    #[getter]
+    fn classes(&self) -> Option<Vec<String>> {
+        self.opened.source.classes().map(<[String]>::to_vec)
+    }
+
+    /// The names of what is delivered.
+    #[getter]
+    fn fields(&self) -> Vec<&'static str> {
+        self.opened.output.fields.iter().map(|field| field.name.as_str()).collect()
+    }
+
+    /// Least and greatest number of steps in an epoch of this rank; the latter None if it never
+    /// ends.
+    fn steps(&self, rank: u64, world: u64) -> PyResult<(u64, Option<u64>)> {
+        if world == 0 || rank >= world {
+            return Err(PyValueError::new_err(format!("rank {rank} of {world} ranks")));
+        }
+        let start = Position::default();
+        Ok(match feedline_engine::steps_left(&self.opened, &start, rank, world) {
+            Steps::Exactly(steps) => (steps, Some(steps)),
+            Steps::Between(least, most) => (least, Some(most)),
+            Steps::Endless => (u64::MAX, None),
+        })
+    }
+
+    /// What a run will do, as text and as JSON.
+    fn explain(&self, given: &Bound<'_, PyDict>) -> PyResult<(String, String)> {
+        let explanation = feedline_engine::explain(&self.opened, &options(given)?);
+        let json = serde_json::to_string(&explanation)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok((explanation.to_string(), json))
+    }
+
+    /// Sample `index` of the source through all steps.
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        index: i64,
+        epoch: u64,
+        seed: u64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let length = self.opened.source.length() as i64;
+        let at = if index < 0 { index + length } else { index };
+        if !(0..length).contains(&at) {
+            return Err(PyIndexError::new_err(format!("sample {index} of {length}")));
+        }
+        let batch = py.detach(|| self.one(at as u64, epoch, seed)).map_err(raise)?;
+        export_batch(py, batch)
+    }
+
+    /// Checks that a state fits, and says in which epoch it stands.
+    fn check_state(&self, state: &str, seed: u64, rank: u64, world: u64) -> PyResult<u64> {
+        let state = feedline_engine::State::from_json(state).map_err(raise)?;
+        state.position_for(&self.opened, Seed(seed), rank, world).map_err(raise)?;
+        Ok(state.epoch())
+    }
+}
+
+impl Pipeline {
+    fn one(&self, index: u64, epoch: u64, seed: u64) -> Result<Batch> {
+        let opened = &self.opened;
+        let address = Address { index, visit: 0 };
+        let bytes = match opened.source.locate(index) {
+            None => None,
+            Some(extent) => {
+                let mut buffer = feedline_core::BufferMut::new(extent.length as usize);
+                let read = self.store.read(extent, &mut buffer);
+                read.map_err(|error| error.at(|| opened.source.origin(index), index, "read"))?;
+                Some(buffer.freeze())
+            }
+        };
+        let epoch = feedline_core::EpochSeed { seed: Seed(seed), epoch };
+        let seed = SampleSeed { epoch, source: 0, index, visit: 0, output: 0 };
+        let mut workspace = opened.workspace(feedline_core::Pool::new(0), false);
+        let sample = opened.run(address, bytes, seed, &mut workspace)?;
+        let mut context = opened.finish(seed, &mut workspace);
+        let mut fields = Vec::new();
+        for (name, value) in sample.into_fields() {
+            let tensor = value.into_tensor(&mut context);
+            let tensor =
+                tensor.map_err(|e| e.at(|| opened.source.origin(index), index, "finish"))?;
+            fields.push((name, tensor));
+        }
+        Ok(Batch { fields, rows: 1, indices: None })
+    }
+}

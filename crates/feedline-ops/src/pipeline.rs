@@ -6,6 +6,7 @@
 //! ```
 
 use crate::batch::Batch;
+use crate::order::{Skip, Take};
 use crate::registry::{Builtin, Step};
 use feedline_core::{
     Address, Blobs, Buffer, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy, Result,
@@ -91,8 +92,19 @@ fn check(plan: &Plan) -> Result<Checked> {
     let input = source.spec()?;
     let (mut sample, mut output) = (input.clone(), input.clone());
     let (mut orders, mut maps, mut batch, mut policy) = (Vec::new(), Vec::new(), None, None);
-    for (name, id, step) in steps {
-        if batch.is_some() {
+    for (at, (name, id, step)) in steps.enumerate() {
+        if let Some(size) = batch.as_ref().map(|batch: &Batch| batch.size as u64) {
+            // The first few batches are the samples of the first few batches.
+            let count = calls[at + 1].args.get("count").and_then(serde_json::Value::as_u64);
+            let order: Option<Box<dyn Order>> = match (name, count) {
+                ("take", Some(count)) => Some(Box::new(Take { count: count.saturating_mul(size) })),
+                ("skip", Some(count)) => Some(Box::new(Skip { count: count.saturating_mul(size) })),
+                _ => None,
+            };
+            if let Some(order) = order {
+                orders.push((name, id, order));
+                continue;
+            }
             return Err(Error::pipeline(match step {
                 Step::Batch(_) => "batch: the samples are in batches already".to_owned(),
                 _ => format!("{name}: works on samples; put it before batch"),

@@ -10,7 +10,7 @@ mod loader;
 mod photos;
 
 use crate::bench::{Endless, countdown, duration, tell};
-use crate::output::{Output, bytes, number, seconds, share, shorten};
+use crate::output::{Output, bytes, number, seconds, share};
 use accelerator::{Shift, bar, feed, strip};
 use anyhow::{Context, Result, bail};
 use feedline_core::{Batch, Blobs, Position, Seed, Store};
@@ -192,7 +192,9 @@ impl Stage<'_> {
         let options = Options { threads: self.threads, ..Options::default() };
         let explanation = feedline_engine::explain(&pipeline, &options).to_string();
         for line in explanation.lines() {
-            self.say(format!("   {line}").trim_end())?;
+            for part in wrapped(line, &[" | ", " → "], 96) {
+                self.say(format!("   {part}").trim_end())?;
+            }
         }
         Ok(Demo { pipeline, store })
     }
@@ -332,7 +334,7 @@ impl Stage<'_> {
             "\n   The state in between, {}, is all that was kept:",
             bytes(state.len() as f64)
         ))?;
-        for part in wrapped(&state, 92) {
+        for part in wrapped(&state, &[","], 96) {
             self.say(&format!("   {}", paint.dim(&part)))?;
         }
         self.say(&if identical {
@@ -392,18 +394,28 @@ fn fingerprint(batch: &Batch) -> Fingerprint {
     Fingerprint::of(hashes.collect::<Vec<_>>().join("\n").as_bytes())
 }
 
-/// Cuts a line into parts, after commas where possible.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+/// Cuts a line after separators into parts of at most `width`, where it can; all parts are as far in.
+fn wrapped(line: &str, separators: &[&str], width: usize) -> Vec<String> {
+    let text = line.trim_start();
     let mut lines = vec![String::new()];
-    for part in text.split_inclusive(',') {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let ends = separators.iter().filter_map(|mark| Some(rest.find(mark)? + mark.len()));
+        let (part, after) = rest.split_at(ends.min().unwrap_or(rest.len()));
         let last = lines.last_mut().expect("there is always a line");
         if !last.is_empty() && last.chars().count() + part.chars().count() > width {
-            lines.push(shorten(part, width));
+            lines.push(part.to_owned());
         } else {
             last.push_str(part);
         }
+        rest = after;
     }
-    lines
+    let indent = &line[..line.len() - text.len()];
+    // What follows the name of a stage begins below what it goes on from.
+    let hang = text.split_once("   ").map_or(0, |(_, after)| text.len() - after.trim_start().len());
+    let hang = " ".repeat(if indent.is_empty() { 0 } else { hang });
+    let placed = lines.iter().enumerate();
+    placed.map(|(at, part)| format!("{indent}{}{part}", if at > 0 { &*hang } else { "" })).collect()
 }
 
 #[cfg(test)]
@@ -412,7 +424,9 @@ mod tests {
 
     #[test]
     fn long_lines_are_cut_after_commas() {
-        assert_eq!(wrapped("a,b,c", 4), ["a,b,", "c"]);
-        assert_eq!(wrapped("abc", 1), ["abc"]);
+        assert_eq!(wrapped("a,b,c", &[","], 4), ["a,b,", "c"]);
+        assert_eq!(wrapped("abc", &[","], 1), ["abc"]);
+        assert_eq!(wrapped("  so   a | b", &[" | "], 9), ["  so   a | ", "       b"]);
+        assert_eq!(wrapped("", &[","], 9), [""]);
     }
 }

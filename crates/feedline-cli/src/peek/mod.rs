@@ -7,6 +7,7 @@
 
 mod sheet;
 
+use crate::Usage;
 use crate::input::{PlanArg, RunArgs};
 use crate::output::{Output, Table, bytes, number, shorten};
 use anyhow::{Context, Result, bail};
@@ -17,7 +18,7 @@ use half::{bf16, f16};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sheet::{Sheet, tile};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of `peek`.
 #[derive(clap::Args)]
@@ -67,6 +68,9 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
         Options { with_index: true, ..args.run.options(Some(args.epoch.saturating_add(1)))? };
     let opened = args.plan.open()?;
     let pipeline = opened.pipeline;
+    if pipeline.sample.fields.iter().any(|field| field.layout.is_some()) {
+        keep_out(&args.out, &pipeline)?;
+    }
     let mut run = Run::start(pipeline.clone(), opened.store, Position::epoch(args.epoch), options)?;
     let wanted = usize::from(args.samples);
     let (mut samples, mut tiles, mut odd) = (Vec::new(), Vec::new(), None);
@@ -110,6 +114,23 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
         return output.document(&report);
     }
     output.text(&render(&report, &pipeline, odd, output))
+}
+
+/// Refuses to put the sheet among the images of the pipeline, of which it would become one.
+fn keep_out(out: &Path, pipeline: &Pipeline) -> Result<()> {
+    let source = pipeline.plan.calls().first();
+    let Some(path) = source.and_then(|call| call.args.get("path")?.as_str()) else { return Ok(()) };
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = std::fs::canonicalize(parent.unwrap_or(Path::new(".")));
+    if let (Ok(parent), Ok(data)) = (parent, std::fs::canonicalize(path))
+        && parent.starts_with(&data)
+    {
+        bail!(Usage(format!(
+            "{} would lie among the images of {path} and become one of them; choose another place with --out",
+            out.display()
+        )));
+    }
+    Ok(())
 }
 
 fn render(report: &Report, pipeline: &Pipeline, odd: Option<String>, output: &Output) -> String {

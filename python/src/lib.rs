@@ -10,6 +10,7 @@ mod run;
 mod tensor;
 
 use pyo3::prelude::*;
+use std::process::ExitCode;
 
 /// Checks a plan in JSON: its canonical JSON, its text form, its fingerprint, and what it delivers.
 #[pyfunction]
@@ -36,10 +37,11 @@ fn merge_states(states: Vec<String>) -> PyResult<String> {
     Ok(merged.map_err(error::raise)?.to_json())
 }
 
-/// The `feedline` command.
+/// The `feedline` command; returns its exit code.
 #[pyfunction]
-fn main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> bool {
-    py.detach(|| feedline_cli::main_with(args) == std::process::ExitCode::SUCCESS)
+fn main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
+    let code = py.detach(|| feedline_cli::main_with(args));
+    (0..=2).find(|number| code == ExitCode::from(*number)).unwrap_or(1)
 }
 
 /// The engine for Python, private to the package `feedline`.

@@ -1,1 +1,21 @@
-//! .
+//! What every step is held to: small data to run on, the laws, and scripts of examples.
+//!
+//! ```text
+//!  Fixtures ──► pipeline text ──► assert_laws      engine = plain run, resumed anywhere, any ranks
+//!     │                     └───► run_script       a pipeline, a line, what comes out
+//!     └ folders of images, lists, arrays           stores that are slow, fail, or count
+//! ```
+//!
+//! Only tests depend on this crate.
+
+mod fixtures;
+mod laws;
+mod script;
+mod show;
+mod stores;
+
+pub use fixtures::{Fixtures, encode_jpeg, encode_with, pixels};
+pub use laws::{Outcome, assert_laws, assert_laws_within, engine_epoch, open, plain_epoch, places};
+pub use script::{run_script, scripts_in};
+pub use show::{show_batch, show_tensor};
+pub use stores::{CountingStore, FailingStore, SlowStore};

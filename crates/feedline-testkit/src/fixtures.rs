@@ -1,0 +1,251 @@
+//! Tiny data sets that come out the same on every machine.
+
+use feedline_core::{Blobs, Buffer, DType, Element, Tensor};
+use feedline_ops::codec::{self, Subsampling};
+use feedline_plan::Fingerprint;
+use image::{DynamicImage, ImageBuffer, ImageFormat};
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A temporary folder of small data, and the names by which pipelines call it.
+///
+/// | name | what |
+/// |---|---|
+/// | `$IMAGES` | three classes, some images nested, every format, odd sizes |
+/// | `$FLAT` | four JPEGs without classes |
+/// | `$BAD` | six images, of which 1, 3 and 4 are damaged |
+/// | `$LIST`, `$LABELLED`, `$NAMED` | CSV lists: without labels, with numbers, with names |
+/// | `$TINY` | arrays: 4 grey images of 2×3 pixels, and `label` |
+/// | `$COLOURS` | arrays: 3 images of 1×2 pixels in RGB |
+/// | `$SQUARES` | arrays: 6 RGB images of 7×5 pixels, and `label` |
+/// | `$TABLE` | arrays: `x` (5×2 float32), `y` (int64), `b` (uint8) |
+/// | `$TEXTS` | arrays: `text` and `n` |
+/// | `$WEIGHTS` | weights for the rows of `$TINY` |
+/// | `$TMP` | an empty folder to write to |
+pub struct Fixtures {
+    folder: TempDir,
+    /// Arrays by their hash.
+    pub blobs: Blobs,
+    names: Vec<(&'static str, String)>,
+}
+
+/// The colour at a place of picture `seed`: smooth, with a little texture, different per picture.
+fn colour(seed: usize, x: usize, y: usize) -> [u8; 3] {
+    let noise = (x * 7 + y * 13 + seed * 5) % 11;
+    let red = (x * 6 + seed * 31) % 256;
+    let green = (y * 5 + seed * 17 + noise) % 256;
+    let blue = ((x + y) * 4 + seed * 53) % 256;
+    [red, green, blue].map(|value| value as u8)
+}
+
+/// RGB pixels of picture `seed`.
+#[must_use]
+pub fn pixels(seed: usize, width: usize, height: usize) -> Vec<u8> {
+    (0..height).flat_map(|y| (0..width).flat_map(move |x| colour(seed, x, y))).collect()
+}
+
+/// Picture `seed` as a JPEG.
+///
+/// # Panics
+///
+/// If it cannot be encoded.
+#[must_use]
+pub fn encode_jpeg(seed: usize, width: usize, height: usize, subsampling: Subsampling) -> Vec<u8> {
+    codec::encode_jpeg(&pixels(seed, width, height), width, height, 90, subsampling)
+        .expect("a small picture can be encoded")
+}
+
+/// Picture `seed` in any format of the `image` crate.
+///
+/// # Panics
+///
+/// If it cannot be encoded.
+#[must_use]
+pub fn encode_with(seed: usize, width: usize, height: usize, format: ImageFormat) -> Vec<u8> {
+    let buffer = ImageBuffer::from_raw(width as u32, height as u32, pixels(seed, width, height));
+    let picture = DynamicImage::ImageRgb8(buffer.expect("as many bytes as pixels ask for"));
+    let mut out = Cursor::new(Vec::new());
+    picture.write_to(&mut out, format).expect("a small picture can be encoded");
+    out.into_inner()
+}
+
+impl Fixtures {
+    /// Writes everything into a new temporary folder, which is removed with this value.
+    ///
+    /// # Panics
+    ///
+    /// If that fails.
+    #[must_use]
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("feedline-test-").tempdir();
+        let folder = folder.expect("a temporary folder can be made");
+        let mut this = Self { folder, blobs: Blobs::new(), names: Vec::new() };
+        this.images();
+        this.lists();
+        this.arrays();
+        std::fs::create_dir(this.path("tmp")).expect("a folder can be made");
+        this.names.push(("$TMP", this.text("tmp")));
+        // The longest first, so that no name is taken for the beginning of another.
+        this.names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+        this
+    }
+
+    /// A path in the temporary folder.
+    #[must_use]
+    pub fn path(&self, inside: &str) -> PathBuf {
+        self.folder.path().join(inside)
+    }
+
+    fn text(&self, inside: &str) -> String {
+        self.path(inside).to_str().expect("temporary folders have plain names").to_owned()
+    }
+
+    /// Writes a file in the temporary folder, making the folders above it.
+    ///
+    /// # Panics
+    ///
+    /// If that fails.
+    pub fn write(&self, inside: impl AsRef<Path>, bytes: &[u8]) -> PathBuf {
+        let path = self.folder.path().join(inside);
+        let parent = path.parent().expect("a file lies in a folder");
+        std::fs::create_dir_all(parent).expect("folders can be made");
+        std::fs::write(&path, bytes).expect("a file can be written");
+        path
+    }
+
+    /// Adds an array, and returns the name by which a plan calls it.
+    pub fn add(&mut self, tensor: Tensor) -> String {
+        let mut named = tensor.data().to_vec();
+        named.extend(format!("{tensor:?}").bytes());
+        let name = Fingerprint::of(&named).to_string();
+        self.blobs.insert(name.clone(), tensor);
+        name
+    }
+
+    /// Adds an array as a field of the `arrays` source: its JSON.
+    pub fn field(&mut self, name: &str, tensor: Tensor, layout: Option<&str>) -> String {
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
+        let blob = self.add(tensor);
+        let layout = layout.map_or(String::new(), |layout| format!(r#","layout":"{layout}""#));
+        format!(r#"{{"name":"{name}","blob":"{blob}","dtype":"{dtype}","shape":{shape:?}{layout}}}"#)
+    }
+
+    /// Replaces `$NAMES` by what they stand for.
+    #[must_use]
+    pub fn expand(&self, plan: &str) -> String {
+        self.names.iter().fold(plan.to_owned(), |text, (name, value)| text.replace(name, value))
+    }
+
+    /// The other way round, so that messages do not name the temporary folder.
+    #[must_use]
+    pub fn hide(&self, text: &str) -> String {
+        let mut values: Vec<_> = self.names.iter().filter(|(_, value)| value.len() > 8).collect();
+        values.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
+        let hidden =
+            values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(value, name));
+        hidden.replace(self.folder.path().to_str().unwrap_or("\0"), "$ROOT")
+    }
+
+    fn images(&mut self) {
+        use Subsampling::{Gray, S420, S444};
+        let jpegs: [(&str, usize, usize, Subsampling); 9] = [
+            ("images/ant/0.jpg", 37, 29, S420),
+            ("images/ant/1.jpg", 23, 31, S444),
+            ("images/bee/0.jpeg", 33, 21, Gray),
+            ("images/cat/2.JPG", 40, 40, S420),
+            ("flat/a.jpg", 16, 12, S444),
+            ("flat/b.jpg", 12, 16, S420),
+            ("flat/c.jpg", 9, 9, Gray),
+            ("flat/d.jpg", 31, 8, S420),
+            ("bad/0.jpg", 20, 20, S444),
+        ];
+        for (seed, (path, width, height, subsampling)) in jpegs.into_iter().enumerate() {
+            self.write(path, &encode_jpeg(seed, width, height, subsampling));
+        }
+        let others = [
+            ("images/ant/2.png", 17, 19, ImageFormat::Png),
+            ("images/bee/deep/1.webp", 16, 16, ImageFormat::WebP),
+            ("images/bee/2.BMP", 9, 15, ImageFormat::Bmp),
+            ("images/cat/0.gif", 12, 10, ImageFormat::Gif),
+            ("images/cat/1.tiff", 21, 11, ImageFormat::Tiff),
+        ];
+        for (seed, (path, width, height, format)) in others.into_iter().enumerate() {
+            self.write(path, &encode_with(seed + 20, width, height, format));
+        }
+        self.write("images/ant/notes.txt", b"no image");
+        let whole = encode_jpeg(40, 20, 20, Subsampling::S444);
+        self.write("bad/1.jpg", &whole[..whole.len() / 2]);
+        self.write("bad/2.jpg", &whole);
+        self.write("bad/3.jpg", b"");
+        self.write("bad/4.jpg", b"this is text");
+        self.write("bad/5.png", &encode_with(41, 20, 20, ImageFormat::Png));
+        for (name, folder) in [("$IMAGES", "images"), ("$FLAT", "flat"), ("$BAD", "bad")] {
+            self.names.push((name, self.text(folder)));
+        }
+    }
+
+    fn lists(&mut self) {
+        self.write("list.csv", b"flat/b.jpg\nflat/a.jpg\nflat/b.jpg\n");
+        self.write("labelled.csv", b"path,label\nflat/a.jpg,7\nflat/c.jpg,-2\n\"flat/d.jpg\",7\n");
+        self.write("named.csv", b"flat/a.jpg,zebra\nflat/b.jpg,ape\nflat/c.jpg,zebra\n");
+        for (name, file) in
+            [("$LIST", "list.csv"), ("$LABELLED", "labelled.csv"), ("$NAMED", "named.csv")]
+        {
+            self.names.push((name, self.text(file)));
+        }
+    }
+
+    fn arrays(&mut self) {
+        let tiny: Vec<u8> = (0..4u8).flat_map(|row| (0..6).map(move |at| row * 10 + at)).collect();
+        let fields = [
+            self.field("image", Tensor::from_slice(&[4, 2, 3, 1], &tiny), Some("HWC")),
+            self.field("label", Tensor::from_slice(&[4], &[0i64, 1, 1, 2]), None),
+        ];
+        self.name("$TINY", &fields);
+        let colours: [u8; 18] =
+            [255, 0, 0, 0, 255, 0, 0, 0, 255, 255, 255, 255, 128, 128, 128, 10, 200, 90];
+        let fields =
+            [self.field("image", Tensor::from_slice(&[3, 1, 2, 3], &colours), Some("HWC"))];
+        self.name("$COLOURS", &fields);
+        let squares: Vec<u8> = (0..6).flat_map(|seed| pixels(seed, 5, 7)).collect();
+        let fields = [
+            self.field("image", Tensor::from_slice(&[6, 7, 5, 3], &squares), Some("HWC")),
+            self.field("label", Tensor::from_slice(&[6], &[0i32, 1, 2, 0, 1, 2]), None),
+        ];
+        self.name("$SQUARES", &fields);
+        let x: Vec<f32> = (0..10u8).map(|at| f32::from(at) * 0.75 - 2.0).collect();
+        let fields = [
+            self.field("x", Tensor::from_slice(&[5, 2], &x), None),
+            self.field("y", Tensor::from_slice(&[5], &[3i64, -1, 0, 300, 2]), None),
+            self.field("b", Tensor::from_slice(&[5], &[0u8, 255, 1, 128, 2]), None),
+        ];
+        self.name("$TABLE", &fields);
+        let words = ["one", "", "drei", "ünf"];
+        let mut offsets = vec![0u64];
+        offsets.extend(words.iter().scan(0, |end, word| {
+            *end += word.len() as u64;
+            Some(*end)
+        }));
+        let text = Buffer::from(words.concat().as_bytes());
+        let text = Tensor::ragged(DType::Text, text, &offsets).expect("offsets rise");
+        let fields = [self.field("text", text, None), self.field("n", column(&[1i64, 2, 3, 4]), None)];
+        self.name("$TEXTS", &fields);
+        let weights = self.add(column(&[0.0f64, 1.0, 0.0, 3.0]));
+        self.names.push(("$WEIGHTS", weights));
+    }
+
+    fn name(&mut self, name: &'static str, fields: &[String]) {
+        self.names.push((name, format!("[{}]", fields.join(","))));
+    }
+}
+
+impl Default for Fixtures {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn column<T: Element>(values: &[T]) -> Tensor {
+    Tensor::from_slice(&[values.len()], values)
+}

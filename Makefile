@@ -38,7 +38,7 @@ help: ## list these commands
 
 .PHONY: demo
 demo: setup ## build Feedline and watch it work
-	python examples/demo.py
+	feedline demo
 
 .PHONY: test
 test: setup ## run the tests (a few minutes the first time)
@@ -56,7 +56,7 @@ test-long: setup ## run all tests, also the slow ones, with many more random cas
 	python -m pytest python/tests
 
 .PHONY: test-frameworks
-test-frameworks: $(FRAMEWORKS)/.package ## run the tests that need torch, jax and TensorFlow
+test-frameworks: $(FRAMEWORKS)/.package ## run the tests that need torch and jax
 	$(FRAMEWORKS)/bin/python -m pytest python/tests_frameworks
 
 .PHONY: check

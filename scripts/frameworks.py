@@ -12,8 +12,6 @@ from importlib.metadata import requires
 PACKAGES = ["torch>=2.9", "torchvision>=0.24"]
 OTHERS = [
     "jax>=0.7",
-    # It has wheels for few platforms; where there is none, its tests skip themselves.
-    "tensorflow-cpu>=2.20; sys_platform == 'linux' and python_version < '3.14'",
     "numpy>=1.26",
     "pillow>=11",
     "pytest>=8",

@@ -123,7 +123,7 @@ impl Pipeline {
             return Err(PyIndexError::new_err(format!("sample {index} of {length}")));
         }
         let batch = py.detach(|| self.one(at as u64, epoch, seed)).map_err(raise)?;
-        export_batch(py, batch)
+        export_batch(py, batch, true)
     }
 
     /// Checks that a state fits, and says in which epoch it stands.

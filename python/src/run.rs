@@ -66,7 +66,9 @@ impl Run {
                 run.next_within(PATIENCE)
             });
             match next.map_err(raise)? {
-                Some(Next::Batch(batch)) => return export_batch(py, batch).map(Some),
+                Some(Next::Batch(batch)) => {
+                    return export_batch(py, batch, self.opened.batch.is_none()).map(Some);
+                },
                 Some(Next::EpochEnd(_) | Next::End) => return Ok(None),
                 None => py.check_signals()?,
             }

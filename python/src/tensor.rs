@@ -86,15 +86,22 @@ pub(crate) fn export<'py>(py: Python<'py>, tensor: CoreTensor) -> PyResult<Bound
     (memory, dtype.name(), shape).into_pyobject(py).map(Bound::into_any)
 }
 
-/// A batch as a dict of exported tensors.
-pub(crate) fn export_batch<'py>(py: Python<'py>, batch: Batch) -> PyResult<Bound<'py, PyDict>> {
+/// A batch as a dict of exported tensors; a `single` sample has one index, not a vector of them.
+pub(crate) fn export_batch<'py>(
+    py: Python<'py>,
+    batch: Batch,
+    single: bool,
+) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     for (name, tensor) in batch.fields {
         dict.set_item(name.as_str(), export(py, tensor)?)?;
     }
     if let Some(indices) = batch.indices {
         let indices: Vec<i64> = indices.into_iter().map(|index| index as i64).collect();
-        let tensor = CoreTensor::from_slice(&[indices.len()], &indices);
+        let tensor = match (single, &indices[..]) {
+            (true, [index]) => CoreTensor::scalar(*index),
+            _ => CoreTensor::from_slice(&[indices.len()], &indices),
+        };
         dict.set_item("index", export(py, tensor)?)?;
     }
     Ok(dict)

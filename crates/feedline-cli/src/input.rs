@@ -193,7 +193,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "R", default_value_t = 0, requires = "world")]
     rank: u64,
     /// How many ranks share an epoch
-    #[arg(long, value_name = "W", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "W", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     world: u64,
 }
 

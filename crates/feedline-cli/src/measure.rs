@@ -95,7 +95,7 @@ impl Figures {
         if self.bytes_read > 0 {
             row("read", bytes(self.bytes_read as f64), "");
         }
-        row("CPU", number(self.cpu_seconds_per_1000_samples), "seconds per 1,000 samples");
+        row("CPU", seconds(self.cpu_seconds_per_1000_samples), "per 1,000 samples");
         if let Some(first) = self.first_batch_seconds {
             row("first batch", seconds(first), "after the start");
         }

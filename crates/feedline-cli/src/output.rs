@@ -165,11 +165,13 @@ pub(crate) fn seconds(value: f64) -> String {
     }
 }
 
-/// A share as percent. Only what is nothing reads as nothing.
+/// A share as percent. Only nothing reads as 0 %, and only all as 100 %.
 pub(crate) fn share(value: f64) -> String {
     match value * 100.0 {
+        percent if percent > 0.0 && percent < 0.1 => "<0.1 %".to_owned(),
+        percent if percent > 99.9 && percent < 100.0 => ">99.9 %".to_owned(),
         percent if percent > 0.0 && percent < 0.95 => format!("{percent:.1} %"),
-        percent if percent < 100.0 && percent > 99.05 => format!("{percent:.1} %"),
+        percent if percent > 99.05 && percent < 100.0 => format!("{percent:.1} %"),
         percent => format!("{percent:.0} %"),
     }
 }
@@ -197,8 +199,16 @@ mod tests {
         assert_eq!([bytes(999.0), bytes(1e9), bytes(97_531.0)], ["999 B", "1.0 GB", "97.5 kB"]);
         assert_eq!([seconds(1.5), seconds(0.0123), seconds(5e-5)], ["1.50 s", "12.3 ms", "50 µs"]);
         assert_eq!(
-            [share(0.0), share(0.004), share(0.5), share(0.996), share(1.0)],
-            ["0 %", "0.4 %", "50 %", "99.6 %", "100 %"]
+            [
+                share(0.0),
+                share(0.004),
+                share(0.5),
+                share(0.996),
+                share(1e-9),
+                share(0.9999),
+                share(1.0)
+            ],
+            ["0 %", "0.4 %", "50 %", "99.6 %", "<0.1 %", ">99.9 %", "100 %"]
         );
     }
 

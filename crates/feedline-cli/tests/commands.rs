@@ -1,4 +1,5 @@
 //! Runs the `feedline` command as a shell would, on a few samples.
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
 
 use feedline_ops::codec::{Subsampling, encode_jpeg};
 use serde_json::Value;

@@ -25,6 +25,10 @@ pub trait Deferred: Any + Send {
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
+/// Values beyond this are refused before memory is asked for: a plan's typing error must not end
+/// the process.
+const LARGEST: usize = 4 << 30;
+
 /// What a field of a sample holds.
 pub enum Value {
     /// Numbers, bytes or text.
@@ -55,7 +59,14 @@ impl Value {
             Self::Tensor(tensor) => Ok(tensor),
             Self::Deferred(value) => {
                 let (dtype, shape) = (value.dtype(), value.shape());
-                let size = shape.iter().product::<usize>() * dtype.size().unwrap_or(1);
+                let sides = shape.iter().try_fold(1usize, |product, side| product.checked_mul(*side));
+                let size = sides.and_then(|sides| sides.checked_mul(dtype.size().unwrap_or(1)));
+                let Some(size) = size.filter(|size| *size <= LARGEST) else {
+                    return Err(Error::record(format!(
+                        "a value of {dtype}{:?} is larger than {LARGEST} bytes",
+                        &shape[..]
+                    )));
+                };
                 let mut buffer = context.workspace.pool.take(size);
                 value.write(&mut buffer, context)?;
                 Tensor::new(dtype, &shape, buffer.freeze())

@@ -33,7 +33,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             threads: 0,
-            memory: 1 << 30,
+            memory: 1_000_000_000,
             reads: 16,
             ahead: 0,
             seed: Seed(0),
@@ -74,8 +74,10 @@ impl Budget {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
-        let rows = pipeline.stretch();
-        let batch_bytes = pipeline.sample.bytes().map(|bytes| bytes * rows);
+        let padded = pipeline.batch.as_ref().is_some_and(|batch| batch.pad);
+        let length = usize::try_from(pipeline.length().places()).unwrap_or(usize::MAX);
+        let rows = pipeline.stretch().min(if padded { usize::MAX } else { length }).max(1);
+        let batch_bytes = pipeline.sample.bytes().map(|bytes| bytes.saturating_mul(rows));
         // Enough for every thread to have a few samples left when the consumer takes a batch.
         let needed = 2 + (4 * threads).div_ceil(rows);
         let small = batch_bytes.map_or(0, |bytes| SMALL_AHEAD / bytes.max(1024));
@@ -88,7 +90,7 @@ impl Budget {
         }
         let groups = groups.max(1);
         // What is in flight, what the consumer holds, and one more.
-        let pooled = batch_bytes.map_or(options.memory / 4, |bytes| bytes * (groups + 2));
+        let pooled = batch_bytes.map_or(options.memory / 4, |bytes| bytes.saturating_mul(groups + 2));
         let pooled = pooled.min(options.memory) + (16 << 20);
         Self { threads, memory: options.memory, reads: options.reads.max(1), groups, batch_bytes, pooled }
     }

@@ -37,6 +37,7 @@ pub fn steps_left(pipeline: &Pipeline, position: &Position, rank: u64, world: u6
     if pipeline.length() == Length::Infinite {
         return Steps::Endless;
     }
+    let world = world.max(1);
     let first = position.at.map_or(rank, |(stretch, _)| stretch);
     let end = end_stretch(pipeline, position, world);
     let groups = end.saturating_sub(first).div_ceil(world);

@@ -187,6 +187,10 @@ impl fmt::Display for Explanation {
         }
         writeln!(f)?;
         for stage in &self.stages {
+            if stage.steps.is_empty() {
+                writeln!(f, "  {:<8} {}", stage.stage, stage.how)?;
+                continue;
+            }
             writeln!(f, "  {:<8} {}", stage.stage, stage.steps.join(" → "))?;
             writeln!(f, "  {:<8} {}", "", stage.how)?;
         }

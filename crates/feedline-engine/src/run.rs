@@ -66,8 +66,13 @@ impl Run {
                 options.rank, options.world
             )));
         }
-        let shared = Shared::new(pipeline, store, position.clone(), options);
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared::new(pipeline, store, position.clone(), options));
+        let (batch, most) = (shared.budget.batch_bytes, physical_memory());
+        if let Some(bytes) = batch.filter(|bytes| *bytes as u64 > most) {
+            return Err(Error::pipeline(format!(
+                "one batch has {bytes} bytes, and this machine {most}; make batches or images smaller"
+            )));
+        }
         let skipped = position.skipped;
         let mut run = Self {
             shared: Arc::clone(&shared),
@@ -289,8 +294,9 @@ impl Run {
             return self.position.clone();
         }
         let options = &self.shared.options;
-        let places = self.delivered * options.world * self.shared.pipeline.stretch() as u64;
-        Position { tail: self.position.tail + places, ..self.position.clone() }
+        let round = options.world.saturating_mul(self.shared.pipeline.stretch() as u64);
+        let places = self.delivered.saturating_mul(round);
+        Position { tail: self.position.tail.saturating_add(places), ..self.position.clone() }
     }
 
     /// How many steps are left in this epoch.
@@ -346,6 +352,14 @@ impl Drop for Run {
         }
         join_readers(&self.shared);
     }
+}
+
+/// Bytes of memory this machine has; without an answer, as much as can be addressed.
+fn physical_memory() -> u64 {
+    let total = std::fs::read_to_string("/proc/meminfo").ok();
+    let line = total.as_ref().and_then(|text| text.lines().find(|line| line.starts_with("MemTotal")));
+    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kilobytes.map_or(1 << 46, |kilobytes| kilobytes * 1024)
 }
 
 fn mask(rows: usize, size: usize) -> Result<Tensor> {

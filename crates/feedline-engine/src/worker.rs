@@ -11,7 +11,7 @@ use crate::counters::{Counters, Tally};
 use crate::deal::end_stretch;
 use crate::group::{Chunk, Done, Group};
 use feedline_core::{
-    Address, Attempt, Buffer, Cursor, EpochSeed, Error, Pool, Position, Result, SampleSeed, Store,
+    Address, Attempt, Buffer, Cursor, EpochSeed, Error, Extent, Pool, Position, Result, SampleSeed, Store,
     Workspace,
 };
 use feedline_ops::Pipeline;
@@ -70,7 +70,8 @@ pub(crate) struct State {
     reads: usize,
     readers: usize,
     idle_readers: usize,
-    /// Bytes in flight beyond the slots of open groups.
+    /// Bytes that open groups hold, and bytes that were read for samples to come.
+    open_bytes: usize,
     fetched_bytes: usize,
     pub counters: Counters,
 }
@@ -96,6 +97,7 @@ impl Shared {
             reads: 0,
             readers: 0,
             idle_readers: 0,
+            open_bytes: 0,
             fetched_bytes: 0,
             counters: Counters::default(),
         };
@@ -140,10 +142,9 @@ impl State {
             return false;
         }
         if !self.open.is_empty() {
-            let held: usize = self.open.iter().map(|group| group.bytes).sum();
             let next = shared.budget.batch_bytes.unwrap_or(0);
             if self.open.len() >= shared.budget.groups
-                || held + self.fetched_bytes + next > shared.budget.memory
+                || self.open_bytes + self.fetched_bytes + next > shared.budget.memory
             {
                 return false;
             }
@@ -170,7 +171,9 @@ impl State {
                 continue;
             }
             let epoch = self.position.epoch;
-            self.open.push_back(Group::new(pipeline, &shared.pool, epoch, number, span));
+            let group = Group::new(pipeline, &shared.pool, epoch, number, span);
+            self.open_bytes += group.bytes;
+            self.open.push_back(group);
             return true;
         }
     }
@@ -204,14 +207,16 @@ impl State {
         if !self.open.front()?.is_ready() {
             return None;
         }
-        let group = self.open.pop_front();
+        let group = self.open.pop_front()?;
+        self.open_bytes -= group.bytes;
         self.first += 1;
         self.dealing = self.dealing.saturating_sub(1);
-        group
+        Some(group)
     }
 
     /// Puts the head back.
     pub(crate) fn put_back(&mut self, group: Group) {
+        self.open_bytes += group.bytes;
         self.open.push_front(group);
         self.first -= 1;
         self.dealing += 1;
@@ -225,9 +230,11 @@ impl State {
     fn finish(&mut self, group: u64, done: Vec<Done>) -> bool {
         let Some(at) = group.checked_sub(self.first) else { return false };
         let Some(group) = self.open.get_mut(at as usize) else { return false };
+        let before = group.bytes;
         for row in done {
             group.finish_row(row);
         }
+        self.open_bytes += group.bytes - before;
         at == 0 && group.is_ready()
     }
 }
@@ -398,6 +405,7 @@ impl Worker {
         let Some(extent) = shared.pipeline.source.locate(address.index) else {
             return Ok(Fetched::Bytes(None));
         };
+        check_record(shared, address, extent)?;
         let start = self.workspace.timing.then(Instant::now);
         let mut buffer = shared.pool.take(extent.length as usize);
         let origin = || shared.pipeline.source.origin(address.index);
@@ -468,6 +476,18 @@ impl Worker {
         }
         Ok(loose)
     }
+}
+
+/// Records beyond this are refused before memory is asked for.
+const LARGEST_RECORD: u64 = 4 << 30;
+
+fn check_record(shared: &Shared, address: Address, extent: Extent<'_>) -> Result<()> {
+    if extent.length <= LARGEST_RECORD {
+        return Ok(());
+    }
+    let reason = format!("{} bytes; a record has at most {LARGEST_RECORD}", extent.length);
+    let origin = || shared.pipeline.source.origin(address.index);
+    Err(Error::record(reason).at(origin, address.index, "read"))
 }
 
 enum Fetched {

@@ -175,7 +175,9 @@ impl Fixtures {
         }
         self.write("images/ant/notes.txt", b"no image");
         let whole = encode_jpeg(40, 20, 20, Subsampling::S444);
-        self.write("bad/1.jpg", &whole[..whole.len() / 2]);
+        // Header and upper half are there, the lower half is not.
+        let cut = encode_jpeg(42, 64, 64, Subsampling::S444);
+        self.write("bad/1.jpg", &cut[..cut.len() * 3 / 4]);
         self.write("bad/2.jpg", &whole);
         self.write("bad/3.jpg", b"");
         self.write("bad/4.jpg", b"this is text");

@@ -84,7 +84,12 @@ fn numbers(tensor: &Tensor) -> Vec<(String, f64)> {
         };
     }
     match tensor.dtype() {
-        DType::Bool | DType::U8 => read!(u8, f64::from),
+        DType::Bool => tensor
+            .data()
+            .iter()
+            .map(|byte| ((*byte != 0).to_string(), f64::from(*byte)))
+            .collect(),
+        DType::U8 => read!(u8, f64::from),
         DType::I8 => read!(i8, f64::from),
         DType::U16 => read!(u16, f64::from),
         DType::I16 => read!(i16, f64::from),

@@ -1,5 +1,5 @@
 //! An accelerator that only pretends: it takes a batch, is busy for the time of a training step, and
-//! asks for the next. How long it had to wait is what a data loader is judged by.
+//! meanwhile asks for the next. How long it had to wait is what a data loader is judged by.
 
 use crate::bench::{countdown, tell};
 use crate::output::share;
@@ -39,19 +39,27 @@ pub(super) fn feed<B>(
     let start = Instant::now();
     let bar = countdown(what, length);
     let (mut images, mut busy) = (0, Vec::new());
-    let mut busy_time = Duration::ZERO;
-    while start.elapsed() < length {
-        let from = start.elapsed();
-        std::thread::sleep(step);
-        let to = start.elapsed();
-        busy.push(from.as_secs_f64()..to.as_secs_f64());
-        busy_time += to - from;
+    // When the accelerator is done with all that it has, counted from the start.
+    let mut free = Duration::ZERO;
+    loop {
+        let begin = free.max(start.elapsed());
+        free = begin + step;
+        busy.push(begin.as_secs_f64()..free.as_secs_f64());
         images += batch.1 as u64;
-        tell(&bar, to, || format!("{} busy", share(busy_time.as_secs_f64() / to.as_secs_f64())));
+        if free >= length {
+            break;
+        }
+        // It has begun with one batch before it asks for another.
+        std::thread::sleep(begin.saturating_sub(start.elapsed()));
+        tell(&bar, free, || {
+            let computed = step.as_secs_f64() * busy.len() as f64;
+            format!("{} busy", share(computed / free.as_secs_f64()))
+        });
         batch = next()?;
     }
-    let seconds = start.elapsed().as_secs_f64();
-    let busy_share = busy_time.as_secs_f64() / seconds;
+    std::thread::sleep(free.saturating_sub(start.elapsed()));
+    let seconds = free.as_secs_f64();
+    let busy_share = (step.as_secs_f64() * busy.len() as f64 / seconds).min(1.0);
     Ok(Shift {
         images,
         seconds,
@@ -100,17 +108,24 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_data_is_counted_as_a_stall() {
-        let (step, wait) = (Duration::from_millis(10), Duration::from_millis(10));
+    fn a_loader_that_is_half_as_fast_leaves_it_idle_half_the_time() {
         let mut calls = 0;
-        let shift = feed("test", step, Duration::from_millis(200), || {
+        let shift = feed("test", Duration::from_millis(10), Duration::from_millis(300), || {
             calls += 1;
-            std::thread::sleep(wait);
+            std::thread::sleep(Duration::from_millis(20));
             Ok(((), 3))
         });
         let shift = shift.unwrap();
-        assert!((0.2..0.8).contains(&shift.stall_share), "{shift:?}");
-        // The last batch was asked for and not used.
-        assert_eq!(shift.images, 3 * (calls - 1));
+        assert!((0.3..0.95).contains(&shift.stall_share), "{shift:?}");
+        assert_eq!(shift.images, 3 * calls);
+    }
+
+    #[test]
+    fn a_loader_that_keeps_up_leaves_it_no_time() {
+        let shift =
+            feed("test", Duration::from_millis(20), Duration::from_millis(200), || Ok(((), 1)));
+        let shift = shift.unwrap();
+        assert!(shift.stall_share < 0.2, "{shift:?}");
+        assert_eq!((shift.images as f64 / shift.seconds * 0.02).min(1.0), shift.busy_share);
     }
 }

@@ -10,7 +10,7 @@ mod loader;
 mod photos;
 
 use crate::bench::{Endless, countdown, duration, tell};
-use crate::output::{Output, bytes, number, seconds, share};
+use crate::output::{Output, bytes, count, number, seconds, share};
 use accelerator::{Shift, bar, feed, strip};
 use anyhow::{Context, Result, bail};
 use feedline_core::{Batch, Blobs, Position, Seed, Store};
@@ -208,7 +208,7 @@ impl Stage<'_> {
         let (threads, plural) = (self.threads, if self.threads == 1 { "" } else { "s" });
         self.say(&format!(
             "   Feedline alone delivers {} images/s here, with {threads} thread{plural}. The accelerator is \
-             simulated:\n   it takes {batch} images, computes for {}, and asks for more, so it could use \
+             simulated:\n   it takes {batch} images, computes for {}, meanwhile asks for more, and so could use \
              {} images/s.\n",
             number(rate),
             seconds(step.as_secs_f64()),
@@ -246,8 +246,8 @@ impl Stage<'_> {
         let gain = feedline.images_per_second / plain.images_per_second;
         self.say(&format!(
             "   In the same time the accelerator trained on {} images instead of {} ({:.2} times as many).",
-            paint.bold(&feedline.images.to_string()),
-            plain.images,
+            paint.bold(&count(feedline.images)),
+            count(plain.images),
             gain
         ))?;
         Ok((rate, plain, feedline, step))

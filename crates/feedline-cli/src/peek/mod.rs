@@ -33,7 +33,7 @@ pub(crate) struct Args {
     out: PathBuf,
     /// Which epoch to look into
     #[arg(long, value_name = "N", default_value_t = 0)]
-    epoch: u64,
+    epoch: u32,
     #[command(flatten)]
     run: RunArgs,
 }
@@ -64,14 +64,14 @@ struct Shown {
 }
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
-    let options =
-        Options { with_index: true, ..args.run.options(Some(args.epoch.saturating_add(1)))? };
+    let epoch = u64::from(args.epoch);
+    let options = Options { with_index: true, ..args.run.options(Some(epoch + 1))? };
     let opened = args.plan.open()?;
     let pipeline = opened.pipeline;
     if pipeline.sample.fields.iter().any(|field| field.layout.is_some()) {
         keep_out(&args.out, &pipeline)?;
     }
-    let mut run = Run::start(pipeline.clone(), opened.store, Position::epoch(args.epoch), options)?;
+    let mut run = Run::start(pipeline.clone(), opened.store, Position::epoch(epoch), options)?;
     let wanted = usize::from(args.samples);
     let (mut samples, mut tiles, mut odd) = (Vec::new(), Vec::new(), None);
     while samples.len() < wanted
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
         Some(SheetReport { file: args.out.clone(), width, height, images: tiles.len() })
     };
     let plan = pipeline.plan.to_string();
-    let report = Report { plan, epoch: args.epoch, samples, contact_sheet };
+    let report = Report { plan, epoch, samples, contact_sheet };
     if output.json {
         return output.document(&report);
     }
@@ -239,11 +239,13 @@ fn describe(pipeline: &Pipeline, field: &str, tensor: &Tensor) -> (Value, String
     let (low, high) = range(&numbers);
     let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
     (value["min"], value["max"], value["mean"]) = (json!(low), json!(high), json!(mean));
+    let whole = !dtype.is_float();
+    let brief = |value: f64| if whole { format!("{value}") } else { number(value) };
     if numbers.len() <= 6 {
-        let numbers: Vec<String> = numbers.iter().map(|value| number(*value)).collect();
+        let numbers: Vec<String> = numbers.iter().map(|value| brief(*value)).collect();
         return (value, format!("[{}]", numbers.join(", ")));
     }
-    let cell = format!("{sides}  {} … {}  mean {}", number(low), number(high), number(mean));
+    let cell = format!("{sides}  {} … {}  mean {}", brief(low), brief(high), number(mean));
     (value, cell)
 }
 

@@ -3,7 +3,7 @@
 use super::images::FileList;
 use crate::registry::step;
 use feedline_core::{
-    Blobs, DType, Entry, Error, Field, Name, Result, Source, SourceRecipe, Spec, Store, Tensor,
+    Blobs, DType, Entry, Error, Field, Name, Result, Source, SourceRecipe, Spec, Store,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ impl SourceRecipe for Files {
                 (text.freeze(), folder, list.display().to_string())
             }
             (None, Some(blob)) => {
-                let list = blobs.get(blob).map(Tensor::clone).ok_or_else(|| missing(blob))?;
+                let list = blobs.get(blob).cloned().ok_or_else(|| missing(blob))?;
                 (list.into_buffer(), PathBuf::new(), "the list of files".to_owned())
             }
             (None, None) => return Err(Error::pipeline("files: there is no list")),

@@ -65,7 +65,7 @@ impl SourceRecipe for Images {
                 None => {
                     return Err(Error::Source(format!(
                         "{} lies beside the class folders of {} and belongs to none; move it into \
-                         one, or name the files with fl.files",
+                         one, or name the files in a list (files)",
                         entry.path.display(),
                         self.path.display()
                     )));

@@ -1,9 +1,9 @@
 //! The one place where errors become exceptions.
 
 use feedline_core::Error;
+use pyo3::create_exception;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::create_exception;
 
 create_exception!(feedline, PipelineError, PyValueError, "The pipeline is described wrongly.");
 create_exception!(feedline, SourceError, PyOSError, "The data is missing or is not what it was.");

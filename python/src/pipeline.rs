@@ -3,9 +3,7 @@
 use crate::blob::Blob;
 use crate::error::raise;
 use crate::tensor::export_batch;
-use feedline_core::{
-    Address, Batch, Blobs, Position, Result, SampleSeed, Seed, Store,
-};
+use feedline_core::{Address, Batch, Blobs, Position, Result, SampleSeed, Seed, Store};
 use feedline_engine::{Options, Steps};
 use feedline_ops::Pipeline as Opened;
 use feedline_store::LocalStore;

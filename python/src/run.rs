@@ -68,7 +68,7 @@ impl Run {
             match next.map_err(raise)? {
                 Some(Next::Batch(batch)) => {
                     return export_batch(py, batch, self.opened.batch.is_none()).map(Some);
-                },
+                }
                 Some(Next::EpochEnd(_) | Next::End) => return Ok(None),
                 None => py.check_signals()?,
             }

@@ -48,7 +48,11 @@ impl Tensor {
                 flags,
             )
         };
-        if filled == 0 { Ok(()) } else { Err(PyErr::take(slf.py()).unwrap_or_else(|| PyBufferError::new_err("no view"))) }
+        if filled == 0 {
+            Ok(())
+        } else {
+            Err(PyErr::take(slf.py()).unwrap_or_else(|| PyBufferError::new_err("no view")))
+        }
     }
 
     fn __len__(&self) -> usize {

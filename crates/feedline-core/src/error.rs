@@ -58,12 +58,7 @@ impl Error {
 
     /// A record that a step cannot use; origin, index and step are added by the run.
     pub fn record(reason: impl Into<String>) -> Self {
-        Self::Record {
-            origin: String::new(),
-            index: 0,
-            step: String::new(),
-            reason: reason.into(),
-        }
+        Self::Record { origin: String::new(), index: 0, step: String::new(), reason: reason.into() }
     }
 
     /// Something that storage did not give.

@@ -126,13 +126,11 @@ mod tests {
 
     #[test]
     fn stretches_cover_what_is_left() {
-        let position = Position {
-            left_over: vec![Span { start: 3, end: 5 }],
-            tail: 10,
-            ..Position::epoch(0)
-        };
+        let position =
+            Position { left_over: vec![Span { start: 3, end: 5 }], tail: 10, ..Position::epoch(0) };
         assert_eq!(position.stretches(4, 21), 4);
-        let spans: Vec<_> = (0..5).map(|v| position.stretch(v, 4, 21)).map(<(u64, u64)>::from).collect();
+        let spans: Vec<_> =
+            (0..5).map(|v| position.stretch(v, 4, 21)).map(<(u64, u64)>::from).collect();
         assert_eq!(spans, [(3, 5), (10, 14), (14, 18), (18, 21), (21, 21)]);
     }
 }

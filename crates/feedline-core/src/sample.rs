@@ -59,7 +59,8 @@ impl Value {
             Self::Tensor(tensor) => Ok(tensor),
             Self::Deferred(value) => {
                 let (dtype, shape) = (value.dtype(), value.shape());
-                let sides = shape.iter().try_fold(1usize, |product, side| product.checked_mul(*side));
+                let sides =
+                    shape.iter().try_fold(1usize, |product, side| product.checked_mul(*side));
                 let size = sides.and_then(|sides| sides.checked_mul(dtype.size().unwrap_or(1)));
                 let Some(size) = size.filter(|size| *size <= LARGEST) else {
                     return Err(Error::record(format!(

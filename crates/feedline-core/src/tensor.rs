@@ -23,7 +23,10 @@ enum Data {
     /// A scalar, kept here so that a sample of a few numbers needs no allocation.
     Inline([u8; 8]),
     Shared(Buffer),
-    Ragged { values: Buffer, offsets: Buffer },
+    Ragged {
+        values: Buffer,
+        offsets: Buffer,
+    },
 }
 
 impl Tensor {
@@ -234,7 +237,11 @@ impl Tensor {
     pub fn stack(parts: &[Self], pool: &Pool) -> Result<Self, usize> {
         let Some(first) = parts.first() else {
             let bytes = BufferMut::new(0).freeze();
-            return Ok(Self { dtype: DType::U8, shape: Shape::from_slice(&[0]), data: Data::Shared(bytes) });
+            return Ok(Self {
+                dtype: DType::U8,
+                shape: Shape::from_slice(&[0]),
+                data: Data::Shared(bytes),
+            });
         };
         let differs = |part: &Self| part.dtype != first.dtype || part.shape != first.shape;
         if let Some(at) = parts.iter().position(differs) {

@@ -90,8 +90,16 @@ impl Budget {
         }
         let groups = groups.max(1);
         // What is in flight, what the consumer holds, and one more.
-        let pooled = batch_bytes.map_or(options.memory / 4, |bytes| bytes.saturating_mul(groups + 2));
+        let pooled =
+            batch_bytes.map_or(options.memory / 4, |bytes| bytes.saturating_mul(groups + 2));
         let pooled = pooled.min(options.memory) + (16 << 20);
-        Self { threads, memory: options.memory, reads: options.reads.max(1), groups, batch_bytes, pooled }
+        Self {
+            threads,
+            memory: options.memory,
+            reads: options.reads.max(1),
+            groups,
+            batch_bytes,
+            pooled,
+        }
     }
 }

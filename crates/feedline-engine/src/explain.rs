@@ -63,7 +63,11 @@ pub fn explain(pipeline: &Pipeline, options: &Options) -> Explanation {
     let mut stages = vec![Stage {
         stage: "source",
         steps: vec![calls[0].to_string()],
-        how: format!("{} samples, manifest {}", pipeline.source.length(), short(&pipeline.source.manifest())),
+        how: format!(
+            "{} samples, manifest {}",
+            pipeline.source.length(),
+            short(&pipeline.source.manifest())
+        ),
     }];
     if !pipeline.order_names.is_empty() {
         stages.push(Stage {
@@ -98,11 +102,22 @@ pub fn explain(pipeline: &Pipeline, options: &Options) -> Explanation {
         let how = if slots == pipeline.sample.fields.len() && pipeline.is_counted() {
             format!("rows are written in place, no copy; {last}; {policy}")
         } else {
-            format!("{slots} of {} fields are written in place, the rest is stacked; {last}; {policy}", pipeline.sample.fields.len())
+            format!(
+                "{slots} of {} fields are written in place, the rest is stacked; {last}; {policy}",
+                pipeline.sample.fields.len()
+            )
         };
-        stages.push(Stage { stage: "batch", steps: vec![format!("batch size={}", batch.size)], how });
+        stages.push(Stage {
+            stage: "batch",
+            steps: vec![format!("batch size={}", batch.size)],
+            how,
+        });
     } else {
-        stages.push(Stage { stage: "deliver", steps: Vec::new(), how: format!("sample by sample; {policy}") });
+        stages.push(Stage {
+            stage: "deliver",
+            steps: Vec::new(),
+            how: format!("sample by sample; {policy}"),
+        });
     }
     Explanation {
         plan: pipeline.plan.to_string(),
@@ -143,7 +158,9 @@ fn sample_stages(pipeline: &Pipeline) -> Vec<Stage> {
         let decodes = steps.iter().any(|step| step.starts_with("decode"));
         let crops = steps.iter().any(|step| step.contains("crop"));
         match (fused && steps.len() > 1, decodes, crops) {
-            (true, true, true) => "fused: decodes only the region the crop needs, then one pass over its pixels",
+            (true, true, true) => {
+                "fused: decodes only the region the crop needs, then one pass over its pixels"
+            }
             (true, true, false) => "fused: decode, then one pass over the pixels",
             (true, ..) => "fused: one pass over the pixels",
             (false, true, _) => "decoded when its pixels are needed",

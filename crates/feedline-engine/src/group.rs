@@ -167,7 +167,11 @@ impl Group {
     /// # Errors
     ///
     /// The field and the row that has another shape than the rows before it.
-    pub(crate) fn into_columns(self, pipeline: &Pipeline, pool: &Pool) -> Result<(Vec<Tensor>, Vec<u64>)> {
+    pub(crate) fn into_columns(
+        self,
+        pipeline: &Pipeline,
+        pool: &Pool,
+    ) -> Result<(Vec<Tensor>, Vec<u64>)> {
         let rows = self.rows();
         let mut tensors = Vec::with_capacity(self.columns.len());
         for (column, field) in self.columns.into_iter().zip(&pipeline.sample.fields) {
@@ -192,7 +196,11 @@ impl Group {
                              batch have one shape: add resize or a crop before batch",
                             field.name, parts[odd], parts[0]
                         ))
-                        .at(|| pipeline.source.origin(index), index, "batch")
+                        .at(
+                            || pipeline.source.origin(index),
+                            index,
+                            "batch",
+                        )
                     })?
                 }
             });

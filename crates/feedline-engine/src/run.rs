@@ -274,11 +274,11 @@ impl Run {
             self.position.skipped = last.skipped;
         }
         let names: Vec<Name> = pipeline.sample.fields.iter().map(|field| field.name).collect();
-        let named = |row: Row| (row.index, names.iter().copied().zip(row.fields).collect::<Vec<_>>());
+        let named =
+            |row: Row| (row.index, names.iter().copied().zip(row.fields).collect::<Vec<_>>());
         let with_index = self.shared.options.with_index;
         let Some(recipe) = &pipeline.batch else {
-            let (index, fields) =
-                rows.into_iter().map(named).next().unwrap_or((0, Vec::new()));
+            let (index, fields) = rows.into_iter().map(named).next().unwrap_or((0, Vec::new()));
             let indices = with_index.then(|| vec![index]);
             return Ok(Some(Batch { fields, rows: 1, indices }));
         };
@@ -357,7 +357,8 @@ impl Drop for Run {
 /// Bytes of memory this machine has; without an answer, as much as can be addressed.
 fn physical_memory() -> u64 {
     let total = std::fs::read_to_string("/proc/meminfo").ok();
-    let line = total.as_ref().and_then(|text| text.lines().find(|line| line.starts_with("MemTotal")));
+    let line =
+        total.as_ref().and_then(|text| text.lines().find(|line| line.starts_with("MemTotal")));
     let kilobytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
     kilobytes.map_or(1 << 46, |kilobytes| kilobytes * 1024)
 }

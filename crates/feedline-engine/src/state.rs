@@ -153,10 +153,19 @@ fn differing_steps(saved: &[String], here: &[String]) -> String {
         match (saved.get(at), here.get(at)) {
             (Some(old), Some(new)) if old == new => {}
             (Some(old), Some(new)) if name(old) == name(new) => {
-                return format!("step {} ({}) has other arguments than when it was saved", at + 1, name(new));
+                return format!(
+                    "step {} ({}) has other arguments than when it was saved",
+                    at + 1,
+                    name(new)
+                );
             }
             (Some(old), Some(new)) => {
-                return format!("step {} is {} and was {} when it was saved", at + 1, name(new), name(old));
+                return format!(
+                    "step {} is {} and was {} when it was saved",
+                    at + 1,
+                    name(new),
+                    name(old)
+                );
             }
             (Some(old), None) => return format!("step {} ({}) is missing here", at + 1, name(old)),
             (None, Some(new)) => {
@@ -205,7 +214,8 @@ pub fn merge_states(states: &[State]) -> Result<State> {
     }
     let mut merged = State { rank: 0, world: 1, ..first.clone() };
     if first.counted {
-        if let Some(other) = sorted.iter().find(|state| state.position.tail != first.position.tail) {
+        if let Some(other) = sorted.iter().find(|state| state.position.tail != first.position.tail)
+        {
             return Err(Error::State(format!(
                 "rank 0 had delivered up to place {}, and rank {} up to {}; save all ranks after \
                  the same step",
@@ -216,9 +226,12 @@ pub fn merge_states(states: &[State]) -> Result<State> {
     }
     // Everything up to the furthest stretch that a rank has begun is either done or left over.
     let (size, length) = (first.stretch, first.places);
-    let at = |state: &State| state.position.at.unwrap_or_else(|| {
-        (state.rank, state.position.stretch(state.rank, size, length).start)
-    });
+    let at = |state: &State| {
+        state
+            .position
+            .at
+            .unwrap_or_else(|| (state.rank, state.position.stretch(state.rank, size, length).start))
+    };
     let furthest = sorted.iter().map(|state| at(state).0).max().unwrap_or(0);
     let end = (furthest + 1).max(first.position.left_over.len() as u64);
     let mut left_over = Vec::new();

@@ -11,8 +11,8 @@ use crate::counters::{Counters, Tally};
 use crate::deal::end_stretch;
 use crate::group::{Chunk, Done, Group};
 use feedline_core::{
-    Address, Attempt, Buffer, Cursor, EpochSeed, Error, Extent, Pool, Position, Result, SampleSeed, Store,
-    Workspace,
+    Address, Attempt, Buffer, Cursor, EpochSeed, Error, Extent, Pool, Position, Result, SampleSeed,
+    Store, Workspace,
 };
 use feedline_ops::Pipeline;
 use std::collections::VecDeque;
@@ -303,7 +303,8 @@ impl Worker {
             state.fetched_bytes += fetch.bytes;
             state.reads += 1;
             state.to_read.push_back(fetch);
-            if state.idle_readers < state.to_read.len() && state.readers < self.shared.budget.reads {
+            if state.idle_readers < state.to_read.len() && state.readers < self.shared.budget.reads
+            {
                 let shared = Arc::clone(&self.shared);
                 let name = "feedline-read".to_owned();
                 if std::thread::Builder::new().name(name).spawn(move || read(&shared)).is_ok() {
@@ -516,9 +517,10 @@ fn read(shared: &Shared) {
         if let Some(mut fetch) = state.to_read.pop_front() {
             drop(state);
             let read = AssertUnwindSafe(|| fetch_bytes(shared, fetch.address));
-            fetch.result = Some(catch_unwind(read).unwrap_or_else(|_| {
-                Err(Error::Internal("the store panicked".into()))
-            }));
+            fetch.result = Some(
+                catch_unwind(read)
+                    .unwrap_or_else(|_| Err(Error::Internal("the store panicked".into()))),
+            );
             state = shared.lock();
             state.reads -= 1;
             state.have_read.push_back(fetch);

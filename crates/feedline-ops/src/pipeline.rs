@@ -132,7 +132,9 @@ fn check(plan: &Plan) -> Result<Checked> {
                 if let Policy::Skip { share: Some(share), .. } = &given
                     && !(0.0..=1.0).contains(share)
                 {
-                    return Err(Error::pipeline(format!("on_error: share={share} is not between 0 and 1")));
+                    return Err(Error::pipeline(format!(
+                        "on_error: share={share} is not between 0 and 1"
+                    )));
                 }
                 policy = Some(given);
             }
@@ -174,7 +176,19 @@ impl Pipeline {
             order.push(run);
             order_names.push(name);
         }
-        Ok(Self { plan, source, input, order, order_names, maps, batch, policy, sample, output, length })
+        Ok(Self {
+            plan,
+            source,
+            input,
+            order,
+            order_names,
+            maps,
+            batch,
+            policy,
+            sample,
+            output,
+            length,
+        })
     }
 
     /// Number of places in an epoch.

@@ -3,8 +3,8 @@
 
 use crate::Pipeline;
 use feedline_core::{
-    Batch, Cursor, EpochSeed, Error, Length, Name, Policy, Pool, Position, Result, SampleSeed, Seed,
-    Store, Tensor, Workspace,
+    Batch, Cursor, EpochSeed, Error, Length, Name, Policy, Pool, Position, Result, SampleSeed,
+    Seed, Store, Tensor, Workspace,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -59,7 +59,18 @@ impl Plain {
         let skipped = part.position.skipped;
         let cursor = Cursor::new(epoch);
         let ready = VecDeque::new();
-        Self { pipeline, store, part, cursor, workspace, stretch, place, ready, skipped, ended: false }
+        Self {
+            pipeline,
+            store,
+            part,
+            cursor,
+            workspace,
+            stretch,
+            place,
+            ready,
+            skipped,
+            ended: false,
+        }
     }
 
     fn size(&self) -> usize {
@@ -237,9 +248,8 @@ pub fn check_budget(
     places: Length,
     error: &Error,
 ) -> Result<()> {
-    let over_share = |share: f64| {
-        places.finite().is_some_and(|places| skipped as f64 > share * places as f64)
-    };
+    let over_share =
+        |share: f64| places.finite().is_some_and(|places| skipped as f64 > share * places as f64);
     let limit = match (count, share) {
         (Some(count), _) if skipped > count => format!("{count}"),
         (_, Some(share)) if over_share(share) => {

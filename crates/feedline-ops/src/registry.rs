@@ -66,13 +66,17 @@ fn in_words(step: &str, call: &Call, complaint: &str) -> String {
         }
         let hint = did_you_mean(wrong, known.iter().copied());
         let hint = hint.map_or(String::new(), |word| format!(" (did you mean {word}?)"));
-        return format!("{step}: there is no argument {wrong}{hint}; it takes {}", known.join(", "));
+        return format!(
+            "{step}: there is no argument {wrong}{hint}; it takes {}",
+            known.join(", ")
+        );
     }
     if complaint.starts_with("missing field") {
         return format!("{step}: argument {} is missing", quoted[0]);
     }
     // Values are checked one at a time, so blame the argument that fails alone.
-    let given: Vec<String> = call.args.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let given: Vec<String> =
+        call.args.iter().map(|(name, value)| format!("{name}={value}")).collect();
     format!("{step}: {complaint} (given: {})", given.join(" "))
 }
 
@@ -168,11 +172,13 @@ mod tests {
 
     #[test]
     fn arguments_that_say_nothing_new_are_left_out() {
-        let canonical = |text: &str| {
-            text.parse::<Plan>().unwrap().canonical(&Builtin).unwrap().to_string()
-        };
+        let canonical =
+            |text: &str| text.parse::<Plan>().unwrap().canonical(&Builtin).unwrap().to_string();
         assert_eq!(canonical("range count=3 | shuffle seed=0"), "range count=3 | shuffle");
-        assert_eq!(canonical("range count=3 | batch size=2 drop_last=false"), "range count=3 | batch size=2");
+        assert_eq!(
+            canonical("range count=3 | batch size=2 drop_last=false"),
+            "range count=3 | batch size=2"
+        );
         assert_eq!(
             canonical("range count=3 | flip_horizontal p=1"),
             "range count=3 | flip_horizontal p=1.0"

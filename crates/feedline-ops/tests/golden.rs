@@ -4,11 +4,11 @@
 //! far it may be off, and prints how far it is.
 
 use feedline_core::{DType, Store, Tensor};
+use feedline_ops::Pipeline;
 use feedline_ops::kernel::{
     Filter, Level, Order, Pixels, Rect, Resize, Scratch, Target, Tone, resize_into,
 };
 use feedline_ops::plain::Part;
-use feedline_ops::Pipeline;
 use feedline_store::LocalStore;
 use feedline_testkit::{Fixtures, engine_epoch, open, plain_epoch};
 use serde_json::Value;
@@ -103,9 +103,8 @@ fn difference(found: &Tensor, wanted: &Tensor, name: &str) -> (f64, usize) {
     assert_eq!(found.shape(), wanted.shape(), "{name}: shape");
     assert_eq!(found.dtype(), wanted.dtype(), "{name}: dtype");
     let differences = floats(found).into_iter().zip(floats(wanted)).map(|(a, b)| (a - b).abs());
-    differences.fold((0.0, 0), |(worst, count), by| {
-        (f64::max(worst, by), count + usize::from(by != 0.0))
-    })
+    differences
+        .fold((0.0, 0), |(worst, count), by| (f64::max(worst, by), count + usize::from(by != 0.0)))
 }
 
 /// How far the cases of each kind are off.
@@ -122,7 +121,10 @@ impl Report {
         if worst > row.0 {
             (row.0, row.3) = (worst, name.to_owned());
         }
-        assert!(worst <= allowed, "{kind} {name}: off by {worst}, {count} values; allowed {allowed}");
+        assert!(
+            worst <= allowed,
+            "{kind} {name}: off by {worst}, {count} values; allowed {allowed}"
+        );
     }
 }
 
@@ -163,7 +165,8 @@ fn resizing_equals_torchvision() {
             Some([side]) => side,
             _ => size,
         };
-        let steps = format!("resize size={size} interpolation={filter} antialias={antialias}{longest}");
+        let steps =
+            format!("resize size={size} interpolation={filter} antialias={antialias}{longest}");
         let found = run(&golden.array(case["input"].as_str().unwrap()), &steps, 1);
         let (name, wanted) = (case["name"].as_str().unwrap(), case["output"].as_str().unwrap());
         let kind = format!("resize {filter} antialias={antialias}");
@@ -172,7 +175,14 @@ fn resizing_equals_torchvision() {
 }
 
 /// A part of an image, resized by the kernel at one level.
-fn resized(image: &Tensor, part: &[usize], size: &[usize], filter: Filter, antialias: bool, level: Level) -> Tensor {
+fn resized(
+    image: &Tensor,
+    part: &[usize],
+    size: &[usize],
+    filter: Filter,
+    antialias: bool,
+    level: Level,
+) -> Tensor {
     let &[height, width, channels] = image.shape() else { panic!("{image:?}") };
     let region = Rect { x: part[1], y: part[0], width: part[3], height: part[2] };
     let resize = Resize { height: size[0], width: size[1], filter, antialias };
@@ -438,13 +448,18 @@ fn boxes_of_random_crops_are_computed_as_torchvision_computes_them() {
         let (height, width) = (input[0], input[1]);
         // Every pixel tells where it comes from.
         let pixels: Vec<u8> = (0..height)
-            .flat_map(|y| (0..width).flat_map(move |x| [x as u8, y as u8, (x / 256 * 16 + y / 256) as u8]))
+            .flat_map(|y| {
+                (0..width).flat_map(move |x| [x as u8, y as u8, (x / 256 * 16 + y / 256) as u8])
+            })
             .collect();
         let image = Tensor::from_slice(&[height, width, 3], &pixels);
         let (steps, part) = if row["fallback"].is_null() {
             let size = sizes(&row["size"]);
             let (area, ratio) = (&row["area"], &row["ratio"]);
-            (format!("scale=[{area},{area}] ratio=[{ratio},{ratio}]"), [usize::MAX, 0, size[0], size[1]])
+            (
+                format!("scale=[{area},{area}] ratio=[{ratio},{ratio}]"),
+                [usize::MAX, 0, size[0], size[1]],
+            )
         } else {
             let part = sizes(&row["fallback"]);
             // A hundred times the image never fits.

@@ -103,7 +103,9 @@ impl Plan {
     /// If a step is unknown or an argument is wrong.
     pub fn canonical(&self, catalog: &dyn Catalog) -> Result<Self> {
         if self.calls.is_empty() {
-            return Err(Error::pipeline("it is empty; begin with a source, such as images or range"));
+            return Err(Error::pipeline(
+                "it is empty; begin with a source, such as images or range",
+            ));
         }
         let calls = self.calls.iter().map(|call| catalog.canonical(call));
         Ok(Self { calls: calls.collect::<Result<_>>()? })

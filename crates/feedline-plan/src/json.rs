@@ -39,7 +39,9 @@ impl Plan {
         let value: Value = serde_json::from_str(text)
             .map_err(|error| Error::pipeline(format!("not JSON: {error}")))?;
         let Value::Object(mut plan) = value else {
-            return Err(Error::pipeline("a plan in JSON is an object with \"feedline\" and \"steps\""));
+            return Err(Error::pipeline(
+                "a plan in JSON is an object with \"feedline\" and \"steps\"",
+            ));
         };
         match plan.remove("feedline") {
             Some(version) if version == VERSION => {}

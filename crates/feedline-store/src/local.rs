@@ -197,9 +197,18 @@ mod tests {
         fs::write(folder.path().join(odd), b"").unwrap();
         std::os::unix::fs::symlink("nowhere", folder.path().join("dangling")).unwrap();
         let entries = LocalStore.list(folder.path()).unwrap();
-        let names: Vec<_> =
-            entries.iter().map(|e| e.path.strip_prefix(folder.path()).unwrap().as_os_str()).collect();
-        assert_eq!(names, ["B", "a", "b/10", "b/2"].map(OsStr::new).into_iter().chain([odd, OsStr::new("c/d/e")]).collect::<Vec<_>>());
+        let names: Vec<_> = entries
+            .iter()
+            .map(|e| e.path.strip_prefix(folder.path()).unwrap().as_os_str())
+            .collect();
+        assert_eq!(
+            names,
+            ["B", "a", "b/10", "b/2"]
+                .map(OsStr::new)
+                .into_iter()
+                .chain([odd, OsStr::new("c/d/e")])
+                .collect::<Vec<_>>()
+        );
         assert_eq!(entries[2].size, 4);
     }
 

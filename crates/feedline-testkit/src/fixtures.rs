@@ -128,7 +128,9 @@ impl Fixtures {
         let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
         let blob = self.add(tensor);
         let layout = layout.map_or(String::new(), |layout| format!(r#","layout":"{layout}""#));
-        format!(r#"{{"name":"{name}","blob":"{blob}","dtype":"{dtype}","shape":{shape:?}{layout}}}"#)
+        format!(
+            r#"{{"name":"{name}","blob":"{blob}","dtype":"{dtype}","shape":{shape:?}{layout}}}"#
+        )
     }
 
     /// Replaces `$NAMES` by what they stand for.
@@ -231,7 +233,8 @@ impl Fixtures {
         }));
         let text = Buffer::from(words.concat().as_bytes());
         let text = Tensor::ragged(DType::Text, text, &offsets).expect("offsets rise");
-        let fields = [self.field("text", text, None), self.field("n", column(&[1i64, 2, 3, 4]), None)];
+        let fields =
+            [self.field("text", text, None), self.field("n", column(&[1i64, 2, 3, 4]), None)];
         self.name("$TEXTS", &fields);
         let weights = self.add(column(&[0.0f64, 1.0, 0.0, 3.0]));
         self.names.push(("$WEIGHTS", weights));

@@ -2,8 +2,8 @@
 
 use crate::Fixtures;
 use feedline_core::{
-    Address, Batch, BufferMut, Cursor, EpochSeed, Length, Policy, Pool, Position, Result, SampleSeed, Seed,
-    Store,
+    Address, Batch, BufferMut, Cursor, EpochSeed, Length, Policy, Pool, Position, Result,
+    SampleSeed, Seed, Store,
 };
 use feedline_engine::{Next, Options, Run, State, Steps, merge_states};
 use feedline_ops::plain::{Part, Plain};
@@ -54,7 +54,12 @@ pub fn open(plan: &str, fixtures: &Fixtures) -> Result<Arc<Pipeline>> {
 
 /// The rest of an epoch by the plain run, `most` batches at most.
 #[must_use]
-pub fn plain_epoch(pipeline: &Arc<Pipeline>, store: &Arc<dyn Store>, part: Part, most: usize) -> Outcome {
+pub fn plain_epoch(
+    pipeline: &Arc<Pipeline>,
+    store: &Arc<dyn Store>,
+    part: Part,
+    most: usize,
+) -> Outcome {
     let (mut batches, mut error) = (Vec::new(), None);
     let mut plain = Plain::new(Arc::clone(pipeline), Arc::clone(store), part);
     while batches.len() < most {
@@ -316,7 +321,8 @@ impl Laws<'_> {
         if self.pipeline.is_counted() {
             assert_eq!(Some(&delivered), self.expected_from(0, world).as_ref(), "{}", self.plan);
             let steps: HashSet<usize> = all.iter().map(|outcome| outcome.batches.len()).collect();
-            let even = self.pipeline.batch.as_ref().is_some_and(|batch| batch.drop_last || batch.pad);
+            let even =
+                self.pipeline.batch.as_ref().is_some_and(|batch| batch.drop_last || batch.pad);
             assert!(!even || steps.len() == 1, "{}: ranks have {steps:?} steps", self.plan);
         } else {
             self.is_rest(&delivered, &[], world, "all ranks");
@@ -476,9 +482,14 @@ impl Laws<'_> {
             for (rank, (outcome, positions)) in ranks.iter().enumerate() {
                 let done = (done + rank * 2) % positions.len();
                 states.push(self.through_json(positions[done].clone(), rank as u64, world));
-                before.extend(outcome.batches[..done].iter().flat_map(|b| b.indices.clone().unwrap_or_default()));
+                before.extend(
+                    outcome.batches[..done]
+                        .iter()
+                        .flat_map(|b| b.indices.clone().unwrap_or_default()),
+                );
             }
-            let merged = merge_states(&states).unwrap_or_else(|error| panic!("{}: {error}", self.plan));
+            let merged =
+                merge_states(&states).unwrap_or_else(|error| panic!("{}: {error}", self.plan));
             for &other in worlds {
                 let rest = self.rest(&merged, other);
                 let when = format!("{world} ranks after about {done} batches, the rest on {other}");
@@ -498,7 +509,9 @@ impl Laws<'_> {
             let (outcome, positions) = self.positions(position, rank, world);
             assert_eq!(outcome.error, None, "{}", self.plan);
             let done = outcome.batches.len().min(1 + rank as usize % 2);
-            before.extend(outcome.batches[..done].iter().flat_map(|b| b.indices.clone().unwrap_or_default()));
+            before.extend(
+                outcome.batches[..done].iter().flat_map(|b| b.indices.clone().unwrap_or_default()),
+            );
             states.push(self.through_json(positions[done].clone(), rank, world));
         }
         let again = merge_states(&states).unwrap_or_else(|error| panic!("{}: {error}", self.plan));

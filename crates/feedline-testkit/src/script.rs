@@ -73,7 +73,8 @@ pub fn run_script(path: &Path, fixtures: &Fixtures) {
         let found = run(case, fixtures);
         if found != case.expected && !update {
             let (found, expected) = (found.join("\n"), case.expected.join("\n"));
-            let _ = write!(wrong, "\n{}\n--- found\n{found}\n--- expected\n{expected}\n", case.plan);
+            let _ =
+                write!(wrong, "\n{}\n--- found\n{found}\n--- expected\n{expected}\n", case.plan);
         }
         case.expected = found;
         assert_laws_within(&case.plan, fixtures, &[1, 2, 3], 6);
@@ -92,9 +93,9 @@ fn parse(text: &str) -> Result<Vec<Case>, String> {
         for line in lines.by_ref() {
             if let Some(directives) = line.strip_prefix('@') {
                 for directive in directives.split_whitespace() {
-                    let number = directive.split_once('=').and_then(|(name, value)| {
-                        Some((name, value.parse::<u64>().ok()?))
-                    });
+                    let number = directive
+                        .split_once('=')
+                        .and_then(|(name, value)| Some((name, value.parse::<u64>().ok()?)));
                     match number {
                         Some(("seed", value)) => case.seed = value,
                         Some(("epochs", value)) => case.epochs = value,

@@ -14,8 +14,11 @@ pub fn show_batch(batch: &Batch) -> String {
     if let [(_, only)] = &batch.fields[..] {
         return show_tensor(only);
     }
-    let fields: Vec<String> =
-        batch.fields.iter().map(|(name, tensor)| format!("{name}={}", show_tensor(tensor))).collect();
+    let fields: Vec<String> = batch
+        .fields
+        .iter()
+        .map(|(name, tensor)| format!("{name}={}", show_tensor(tensor)))
+        .collect();
     fields.join(" ")
 }
 
@@ -34,13 +37,14 @@ pub fn show_tensor(tensor: &Tensor) -> String {
         return if shape.is_empty() { items.concat() } else { format!("[{}]", items.join(" ")) };
     }
     let numbers = numbers(tensor);
-    let name = if matches!(dtype, DType::I64 | DType::Bool) { String::new() } else { dtype.to_string() };
+    let name =
+        if matches!(dtype, DType::I64 | DType::Bool) { String::new() } else { dtype.to_string() };
     if numbers.len() > SMALL {
         let sides: Vec<String> = shape.iter().map(ToString::to_string).collect();
         let values = numbers.iter().map(|number| number.1);
-        let (low, high) = values.clone().fold((f64::MAX, f64::MIN), |(low, high), value| {
-            (low.min(value), high.max(value))
-        });
+        let (low, high) = values
+            .clone()
+            .fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
         let mean = values.sum::<f64>() / numbers.len() as f64;
         let hash = Fingerprint::of(tensor.data()).to_string();
         let sides = sides.join("×");
@@ -84,11 +88,9 @@ fn numbers(tensor: &Tensor) -> Vec<(String, f64)> {
         };
     }
     match tensor.dtype() {
-        DType::Bool => tensor
-            .data()
-            .iter()
-            .map(|byte| ((*byte != 0).to_string(), f64::from(*byte)))
-            .collect(),
+        DType::Bool => {
+            tensor.data().iter().map(|byte| ((*byte != 0).to_string(), f64::from(*byte))).collect()
+        }
         DType::U8 => read!(u8, f64::from),
         DType::I8 => read!(i8, f64::from),
         DType::U16 => read!(u16, f64::from),

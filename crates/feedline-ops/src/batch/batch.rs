@@ -54,7 +54,9 @@ impl Batch {
         }
         if self.pad {
             if input.field(Self::MASK).is_some() {
-                return Err(Error::pipeline("batch: pad adds a field mask, and there is one already"));
+                return Err(Error::pipeline(
+                    "batch: pad adds a field mask, and there is one already",
+                ));
             }
             if let Some(field) = input.fields.iter().find(|field| field.bytes().is_none()) {
                 return Err(Error::pipeline(format!(

@@ -3,9 +3,7 @@
 use super::Picture;
 use crate::codec;
 use crate::registry::step;
-use feedline_core::{
-    Context, DType, Error, Field, Layout, Map, Name, Result, Sample, Spec, Value,
-};
+use feedline_core::{Context, DType, Error, Field, Layout, Map, Name, Result, Sample, Spec, Value};
 use serde::{Deserialize, Serialize};
 
 /// Decodes the encoded image in a field to 8-bit pixels, height × width × channels.

@@ -69,7 +69,13 @@ impl Pointwise {
 }
 
 enum Origin {
-    Encoded { bytes: Buffer, header: Header, gray: bool, orientation: u8, dct_scale: bool },
+    Encoded {
+        bytes: Buffer,
+        header: Header,
+        gray: bool,
+        orientation: u8,
+        dct_scale: bool,
+    },
     /// Packed 8-bit pixels.
     Pixels(Tensor),
 }
@@ -104,7 +110,8 @@ struct Tools {
 impl Picture {
     pub(crate) fn encoded(bytes: Buffer, header: Header, decode: &Decode, slot: usize) -> Self {
         let orientation = if decode.exif { header.orientation } else { 1 };
-        let size = if orientation == 1 { (header.width, header.height) } else { header.oriented_size() };
+        let size =
+            if orientation == 1 { (header.width, header.height) } else { header.oriented_size() };
         let gray = decode.mode == Mode::Gray;
         let channels = if gray { 1 } else { 3 };
         let dct_scale = decode.dct_scale && orientation == 1;
@@ -136,7 +143,11 @@ impl Picture {
     /// # Errors
     ///
     /// If the value is no image.
-    pub fn from_value(value: Value, layout: Layout, context: &mut Context<'_>) -> Result<Box<Self>> {
+    pub fn from_value(
+        value: Value,
+        layout: Layout,
+        context: &mut Context<'_>,
+    ) -> Result<Box<Self>> {
         let tensor = match value {
             Value::Deferred(deferred) => match deferred.into_any().downcast::<Self>() {
                 Ok(picture) => return Ok(picture),
@@ -157,7 +168,8 @@ impl Picture {
                 (second, third, first, Tensor::new(dtype, &shape, buffer.freeze())?)
             }
         };
-        let mut picture = Self::new(Origin::Pixels(tensor), (width, height), channels, context.slot);
+        let mut picture =
+            Self::new(Origin::Pixels(tensor), (width, height), channels, context.slot);
         picture.layout = layout;
         Ok(Box::new(picture))
     }
@@ -296,7 +308,13 @@ impl Picture {
         let (pixels, held, region) = match &self.origin {
             Origin::Pixels(tensor) => {
                 let (width, height) = self.size;
-                let pixels = Pixels { data: tensor.data(), width, height, stride: width * self.channels, channels: self.channels };
+                let pixels = Pixels {
+                    data: tensor.data(),
+                    width,
+                    height,
+                    stride: width * self.channels,
+                    channels: self.channels,
+                };
                 (part(pixels, needed), needed, self.region)
             }
             Origin::Encoded { bytes, header, gray, orientation, dct_scale } => {
@@ -313,12 +331,22 @@ impl Picture {
                     let region = shrunk(self.region, shrink, &decoded.pixels);
                     (part(decoded.pixels, region), region, region)
                 } else if *orientation == 1 {
-                    let inside = Rect { x: needed.x - decoded.region.x, y: needed.y - decoded.region.y, ..needed };
+                    let inside = Rect {
+                        x: needed.x - decoded.region.x,
+                        y: needed.y - decoded.region.y,
+                        ..needed
+                    };
                     (part(decoded.pixels, inside), needed, self.region)
                 } else {
                     let (width, height) = codec::orient(decoded.pixels, *orientation, oriented);
                     let channels = self.channels;
-                    let pixels = Pixels { data: oriented, width, height, stride: width * channels, channels };
+                    let pixels = Pixels {
+                        data: oriented,
+                        width,
+                        height,
+                        stride: width * channels,
+                        channels,
+                    };
                     (part(pixels, needed), needed, self.region)
                 }
             }
@@ -327,7 +355,9 @@ impl Picture {
         let table;
         let tone = match &self.pointwise[..] {
             [] => Tone::Identity,
-            [Pointwise::Normalize(affine)] => Tone::Affine { scale: affine.scale, bias: affine.bias },
+            [Pointwise::Normalize(affine)] => {
+                Tone::Affine { scale: affine.scale, bias: affine.bias }
+            }
             changes => {
                 table = self.table();
                 let element = changes.last().and_then(|c| c.output().size()).unwrap_or(1);
@@ -344,7 +374,15 @@ impl Picture {
         let (level, pixel_slot) = (Level::best(), self.pixel_slot);
         context.charge(pixel_slot, |_| match &self.resize {
             Some(resize) => resize_part_into(
-                level, pixels, held, region.width, region.height, resize, self.window, target, scratch,
+                level,
+                pixels,
+                held,
+                region.width,
+                region.height,
+                resize,
+                self.window,
+                target,
+                scratch,
             ),
             None => {
                 let all = Rect { x: 0, y: 0, width: pixels.width, height: pixels.height };
@@ -397,7 +435,8 @@ impl Picture {
                 stride: size.0 * channels,
                 channels,
             };
-            let (before, all) = (Rect::whole(size.0, size.1), Rect::whole(resize.width, resize.height));
+            let (before, all) =
+                (Rect::whole(size.0, size.1), Rect::whole(resize.width, resize.height));
             let mut result = vec![0; resize.width * resize.height * channels];
             let target = Target {
                 out: &mut result,
@@ -408,7 +447,14 @@ impl Picture {
             };
             let scratch = &mut tools.scratch;
             kernel::resize_into(Level::Scalar, source, before, resize, all, target, scratch);
-            pixels = rearrange(&result, (resize.width, resize.height), channels, self.window, false, false);
+            pixels = rearrange(
+                &result,
+                (resize.width, resize.height),
+                channels,
+                self.window,
+                false,
+                false,
+            );
             size = (self.window.width, self.window.height);
         }
         context.workspace.keep(tools);
@@ -437,9 +483,7 @@ impl Picture {
     /// decided as everywhere: by decoding what is needed of it.
     fn reference_pixels(&self, tools: &mut Tools) -> Result<(Vec<u8>, (usize, usize), Rect)> {
         match &self.origin {
-            Origin::Pixels(tensor) => {
-                Ok((tensor.data().to_vec(), self.size, self.region))
-            }
+            Origin::Pixels(tensor) => Ok((tensor.data().to_vec(), self.size, self.region)),
             Origin::Encoded { bytes, header, gray, orientation, dct_scale } => {
                 let (mode, shrink) = (mode(*gray), self.shrink(*dct_scale, header));
                 if shrink > 1 {
@@ -567,7 +611,11 @@ impl Deferred for Picture {
 
     fn write(self: Box<Self>, out: &mut [u8], context: &mut Context<'_>) -> Result<()> {
         // Only 8-bit pixels have kernels of their own; others are rare enough for the simple way.
-        if context.workspace.reference || self.origin_dtype() != DType::U8 || self.channels == 2 || self.channels > 3 {
+        if context.workspace.reference
+            || self.origin_dtype() != DType::U8
+            || self.channels == 2
+            || self.channels > 3
+        {
             self.reference(out, context)
         } else {
             self.compute(out, context)

@@ -33,9 +33,9 @@ impl Map for SetLayout {
     fn prepare(&mut self, input: &Spec) -> Result<Spec> {
         let (at, field) = ImageField::find("layout", self.field, input)?;
         self.at = Some(at);
-        let size = field.image_size().ok_or_else(|| {
-            Error::pipeline(format!("layout: {field} has not three dimensions"))
-        })?;
+        let size = field
+            .image_size()
+            .ok_or_else(|| Error::pipeline(format!("layout: {field} has not three dimensions")))?;
         Ok(input.replace(Field::image(field.name, field.dtype, self.to, size)))
     }
 

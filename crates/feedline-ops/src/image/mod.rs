@@ -31,9 +31,7 @@ pub use size::Size;
 
 use crate::decode::Picture;
 use crate::registry::{Row, read};
-use feedline_core::{
-    Context, DType, Error, Field, Layout, Name, Result, Sample, Spec, Value,
-};
+use feedline_core::{Context, DType, Error, Field, Layout, Name, Result, Sample, Spec, Value};
 
 pub(crate) const STEPS: &[Row] = &[
     ("resize", read::<Resize>),

@@ -98,7 +98,8 @@ impl Map for RandomCrop {
         ImageField::edit(self.at, &mut sample, context, |mut picture, context| {
             let (w, h) = picture.size();
             let mut border = self.padding.map(Border::padding).unwrap_or_default();
-            let (padded_w, padded_h) = (w + border.left + border.right, h + border.top + border.bottom);
+            let (padded_w, padded_h) =
+                (w + border.left + border.right, h + border.top + border.bottom);
             if self.pad_if_needed {
                 // Both sides get all that is missing, as in torchvision.
                 let (missing_w, missing_h) =

@@ -148,6 +148,9 @@ mod tests {
         let step = RandomResizedCrop { scale: [1.0, 1.0], ..RandomResizedCrop::new(Size::One(8)) };
         let rect = step.choose(1000, 10, &mut Draws::from_key(1, 0));
         assert_eq!(rect, Rect { x: 493, y: 0, width: 13, height: 10 });
-        assert_eq!(step.choose(1, 1, &mut Draws::from_key(1, 0)), Rect { x: 0, y: 0, width: 1, height: 1 });
+        assert_eq!(
+            step.choose(1, 1, &mut Draws::from_key(1, 0)),
+            Rect { x: 0, y: 0, width: 1, height: 1 }
+        );
     }
 }

@@ -101,7 +101,9 @@ impl Map for Resize {
         self.at = Some(at);
         let size = match (self.size, field.image_size()) {
             (Size::Two([height, width]), _) => [Some(height), Some(width)],
-            (Size::One(_), Some([Some(height), Some(width), _])) => self.target(width, height).map(Some),
+            (Size::One(_), Some([Some(height), Some(width), _])) => {
+                self.target(width, height).map(Some)
+            }
             _ => [None, None],
         };
         Ok(input.replace(resized(&field, size)))

@@ -1,9 +1,7 @@
 //! Draws with replacement, by weight or evenly over classes.
 
 use crate::registry::step;
-use feedline_core::{
-    Blobs, Cursor, Draws, Error, Length, Order, OrderRun, Result, Source, StepId,
-};
+use feedline_core::{Blobs, Cursor, Draws, Error, Length, Order, OrderRun, Result, Source, StepId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;

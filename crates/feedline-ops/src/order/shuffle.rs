@@ -35,9 +35,9 @@ impl Order for Shuffle {
     fn check(&self) -> Result<()> {
         match &self.within {
             Some(Within::Samples(0)) => Err(Error::pipeline("shuffle: within=0 shuffles nothing")),
-            Some(Within::Bytes(text)) => {
-                parse_bytes(text).map(|_| ()).map_err(|e| Error::pipeline(format!("shuffle: within: {e}")))
-            }
+            Some(Within::Bytes(text)) => parse_bytes(text)
+                .map(|_| ())
+                .map_err(|e| Error::pipeline(format!("shuffle: within: {e}"))),
             _ => Ok(()),
         }
     }
@@ -100,7 +100,9 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         _ => return Err(format!("{text:?} is no number of bytes; write it as 512MB or 1.5GiB")),
     };
     match number.parse::<f64>() {
-        Ok(value) if value > 0.0 && value * factor as f64 <= 1e18 => Ok((value * factor as f64) as u64),
+        Ok(value) if value > 0.0 && value * factor as f64 <= 1e18 => {
+            Ok((value * factor as f64) as u64)
+        }
         _ => Err(format!("{text:?} is no number of bytes; write it as 512MB or 1.5GiB")),
     }
 }

@@ -81,7 +81,10 @@ impl SourceRecipe for Arrays {
             let tensor =
                 blobs.get(&array.blob).ok_or_else(|| super::files::missing(&array.blob))?;
             let fits = match array.dtype.size() {
-                Some(_) => tensor.data().len() == array.shape.iter().product::<usize>() * array.dtype.size().unwrap_or(1),
+                Some(_) => {
+                    tensor.data().len()
+                        == array.shape.iter().product::<usize>() * array.dtype.size().unwrap_or(1)
+                }
                 None => tensor.shape() == array.shape,
             };
             if !fits {

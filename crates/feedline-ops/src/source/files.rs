@@ -77,9 +77,9 @@ impl SourceRecipe for Files {
         let mut entries = Vec::with_capacity(rows.len());
         for (line, (path, _)) in rows.iter().enumerate() {
             let path = folder.join(Path::new(OsStr::from_bytes(path)));
-            let entry: Entry = store.stat(&path).map_err(|error| {
-                Error::Source(format!("{what}, entry {}: {error}", line + 1))
-            })?;
+            let entry: Entry = store
+                .stat(&path)
+                .map_err(|error| Error::Source(format!("{what}, entry {}: {error}", line + 1)))?;
             entries.push(entry);
         }
         if entries.is_empty() {
@@ -87,14 +87,18 @@ impl SourceRecipe for Files {
         }
         let (mut labels, mut classes) = (None, Vec::new());
         if self.labels {
-            let texts: Vec<Vec<u8>> = rows.iter_mut().map(|row| std::mem::take(&mut row.1)).collect();
-            let numbers: Option<Vec<i64>> =
-                texts.iter().map(|text| std::str::from_utf8(text).ok()?.trim().parse().ok()).collect();
+            let texts: Vec<Vec<u8>> =
+                rows.iter_mut().map(|row| std::mem::take(&mut row.1)).collect();
+            let numbers: Option<Vec<i64>> = texts
+                .iter()
+                .map(|text| std::str::from_utf8(text).ok()?.trim().parse().ok())
+                .collect();
             labels = Some(numbers.unwrap_or_else(|| {
                 let mut known: BTreeMap<&[u8], i64> = BTreeMap::new();
                 known.extend(texts.iter().map(|text| (&text[..], 0)));
                 known.values_mut().enumerate().for_each(|(at, label)| *label = at as i64);
-                classes = known.keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+                classes =
+                    known.keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
                 texts.iter().map(|text| known[&text[..]]).collect()
             }));
         }
@@ -121,8 +125,9 @@ fn parse(text: &[u8], labels: bool, what: &str) -> Result<Entries> {
     let mut number = 0;
     while !rest.is_empty() {
         number += 1;
-        let (cells, after) = split_line(rest, !labels)
-            .ok_or_else(|| Error::Source(format!("{what}, line {number}: a quote is not closed")))?;
+        let (cells, after) = split_line(rest, !labels).ok_or_else(|| {
+            Error::Source(format!("{what}, line {number}: a quote is not closed"))
+        })?;
         rest = after;
         let wanted = 1 + usize::from(labels);
         if cells.iter().all(Vec::is_empty) {

@@ -42,13 +42,15 @@ impl SourceRecipe for Images {
         let others = listed.len();
         let entries: Vec<Entry> = listed.into_iter().filter(|e| is_image(&e.path)).collect();
         if entries.is_empty() {
-            let found = if others == 0 { "it is empty".to_owned() } else {
-                format!("none of its {others} files is called {}", EXTENSIONS.map(|e| format!("*.{e}")).join(", "))
+            let found = if others == 0 {
+                "it is empty".to_owned()
+            } else {
+                format!(
+                    "none of its {others} files is called {}",
+                    EXTENSIONS.map(|e| format!("*.{e}")).join(", ")
+                )
             };
-            return Err(Error::Source(format!(
-                "no images in {}: {found}",
-                self.path.display()
-            )));
+            return Err(Error::Source(format!("no images in {}: {found}", self.path.display())));
         }
         let class = |entry: &Entry| {
             let inside = entry.path.strip_prefix(&self.path).unwrap_or(&entry.path);

@@ -49,7 +49,10 @@ impl Map for Cast {
                 self.dtype
             )));
         }
-        if self.scale && field.dtype.is_float() == self.dtype.is_float() && field.dtype != self.dtype {
+        if self.scale
+            && field.dtype.is_float() == self.dtype.is_float()
+            && field.dtype != self.dtype
+        {
             return Err(Error::pipeline(format!(
                 "cast: scale=true maps between integers and floats, not {} to {}",
                 field.dtype, self.dtype

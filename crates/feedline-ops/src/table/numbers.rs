@@ -164,11 +164,15 @@ pub(crate) fn to_f64(tensor: &Tensor) -> Option<Vec<f64>> {
 mod tests {
     use super::*;
 
-    fn cast<A: feedline_core::Element, B: feedline_core::Element>(values: &[A], scale: bool) -> Vec<B> {
+    fn cast<A: feedline_core::Element, B: feedline_core::Element>(
+        values: &[A],
+        scale: bool,
+    ) -> Vec<B> {
         let tensor = Tensor::from_slice(&[values.len()], values);
         let bytes = cast_bytes(A::DTYPE, B::DTYPE, scale, tensor.data());
         let result =
-            Tensor::new(B::DTYPE, &[values.len()], feedline_core::Buffer::from(&bytes[..])).unwrap();
+            Tensor::new(B::DTYPE, &[values.len()], feedline_core::Buffer::from(&bytes[..]))
+                .unwrap();
         result.as_slice::<B>().unwrap().to_vec()
     }
 

@@ -181,7 +181,7 @@ impl Group {
                         Error::Internal("a row of a finished batch is still being written".into())
                     })?;
                     let row = field.bytes().unwrap_or(0);
-                    let room = if row == 0 { rows } else { buffer.len() / row };
+                    let room = buffer.len().checked_div(row).unwrap_or(rows);
                     buffer[rows * row..].fill(0);
                     stacked(field, room.max(rows), buffer.freeze())?
                 }
@@ -222,7 +222,7 @@ impl Group {
                         Error::Internal("a row of a finished batch is still being written".into())
                     })?;
                     let row_bytes = field.bytes().unwrap_or(0);
-                    let room = if row_bytes == 0 { rows } else { buffer.len() / row_bytes };
+                    let room = buffer.len().checked_div(row_bytes).unwrap_or(rows);
                     let all = stacked(field, room, buffer.freeze())?;
                     result.iter_mut().for_each(|(row, _, fields)| fields.push(all.row(*row)));
                 }

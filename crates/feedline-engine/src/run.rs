@@ -147,14 +147,14 @@ impl Run {
             if self.over {
                 return Ok(Some(Next::End));
             }
-            if !counted && let Some(batch) = self.from_carry(false)? {
+            if !counted && let Some(batch) = self.take_carried(false)? {
                 return Ok(Some(Next::Batch(batch)));
             }
             let Some(mut group) = self.wait_for_group(deadline) else {
                 return Ok(if self.over { Some(Next::End) } else { None });
             };
             if group.is_end {
-                if let Some(batch) = self.from_carry(true)? {
+                if let Some(batch) = self.take_carried(true)? {
                     // The end comes round again once the rest is delivered.
                     self.shared.lock().put_back(group);
                     return Ok(Some(Next::Batch(batch)));
@@ -260,7 +260,7 @@ impl Run {
     }
 
     /// A batch of an uncounted plan, if enough rows wait; at the end of the epoch, of what is left.
-    fn from_carry(&mut self, end: bool) -> Result<Option<Batch>> {
+    fn take_carried(&mut self, end: bool) -> Result<Option<Batch>> {
         let pipeline = Arc::clone(&self.shared.pipeline);
         let size = pipeline.stretch();
         let count = self.carry.len().min(size);

@@ -25,7 +25,7 @@ use std::time::Instant;
 const TASK_NANOS: u64 = 100_000;
 /// Samples that cost less than this are timed one in [`TIMED_ONE_IN`].
 const CHEAP_NANOS: u64 = 20_000;
-const TIMED_ONE_IN: u64 = 64;
+const TIMED_ONE_IN: u64 = 256;
 
 /// What all threads of a run share.
 pub(crate) struct Shared {
@@ -330,7 +330,8 @@ impl Worker {
             self.cursor = Cursor::new(EpochSeed { seed: shared.options.seed, epoch: chunk.epoch });
         }
         let start = Instant::now();
-        let (mut done, mut fetches) = (Vec::new(), Vec::new());
+        let (mut done, mut fetches) =
+            (Vec::with_capacity(chunk.places.length() as usize), Vec::new());
         let mut at = 0;
         while at < chunk.places.length() as usize {
             if shared.stopped() {

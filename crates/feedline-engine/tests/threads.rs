@@ -1,5 +1,7 @@
 //! A run that is dropped leaves no thread behind. One test, so that no other one's threads count.
 
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
+
 use feedline_core::{Position, Store};
 use feedline_engine::{Options, Run};
 use feedline_testkit::{Fixtures, SlowStore, open};

@@ -3,6 +3,8 @@
 //! The values and their format are described in `golden/README.md`. Every kind of case states how
 //! far it may be off, and prints how far it is.
 
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
+
 use feedline_core::{DType, Store, Tensor};
 use feedline_ops::Pipeline;
 use feedline_ops::kernel::{
@@ -269,8 +271,10 @@ fn every_crop_of_a_padded_image_is_among_ours() {
         };
         let mode = p["padding_mode"].as_str().unwrap();
         let size = format!("[{},{}]", part[2], part[3]);
-        let steps =
-            format!("random_crop size={size} {border} padding_mode={mode} fill={}", p["fill"].as_u64().unwrap_or(0));
+        let steps = format!(
+            "random_crop size={size} {border} padding_mode={mode} fill={}",
+            p["fill"].as_u64().unwrap_or(0)
+        );
         let found = run(&golden.array(case["input"].as_str().unwrap()), &steps, 800);
         let wanted = golden.array(case["output"].as_str().unwrap());
         assert!(found.contains(&wanted), "{}: never drawn", case["name"]);

@@ -140,7 +140,8 @@ mod tests {
         assert!(range(&areas).0 > 0.075 && range(&areas).1 <= 1.0);
         assert!(range(&ratios).0 > 0.74 && range(&ratios).1 < 1.36);
         let mean = areas.iter().sum::<f64>() / areas.len() as f64;
-        assert!((0.45..0.55).contains(&mean), "{mean}");
+        // Large parts of extreme shape do not fit and are drawn again, so less than (0.08 + 1) / 2.
+        assert!((0.42..0.445).contains(&mean), "{mean}");
     }
 
     #[test]

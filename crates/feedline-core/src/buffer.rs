@@ -10,6 +10,7 @@
 //! Blocks go back to their pool when their last owner is dropped. That matters more than it looks:
 //! copying into fresh pages runs several times slower than into pages that were touched before.
 
+use crate::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
@@ -37,17 +38,16 @@ impl Block {
         Layout::from_size_align(capacity, ALIGNMENT).expect("capacity was checked on allocation")
     }
 
-    fn allocate(capacity: usize, pool: Weak<PoolState>) -> Self {
-        assert!(capacity < isize::MAX as usize - ALIGNMENT, "a buffer of {capacity} bytes");
+    /// `None` if there is not so much memory.
+    fn allocate(capacity: usize, pool: Weak<PoolState>) -> Option<Self> {
         if capacity == 0 {
             let start = NonNull::new(ALIGNMENT as *mut u8).expect("the alignment is not zero");
-            return Self { start, capacity, pool };
+            return Some(Self { start, capacity, pool });
         }
-        let layout = Self::layout(capacity);
+        let layout = Layout::from_size_align(capacity, ALIGNMENT).ok()?;
         // SAFETY: the layout has a non-zero size.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(layout) };
-        Self { start, capacity, pool }
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { start, capacity, pool })
     }
 }
 
@@ -110,8 +110,11 @@ impl Pool {
     }
 
     /// A writable buffer of `length` bytes; what they contain is unspecified.
-    #[must_use]
-    pub fn take(&self, length: usize) -> BufferMut {
+    ///
+    /// # Errors
+    ///
+    /// If there is not so much memory. The process goes on: whoever asked can give the sample up.
+    pub fn take(&self, length: usize) -> Result<BufferMut> {
         let capacity = size_class(length);
         if let Ok(mut free) = self.state.free.try_lock() {
             let found = free.blocks.iter().rposition(|block| block.capacity == capacity);
@@ -119,10 +122,11 @@ impl Pool {
                 let mut block = free.blocks.swap_remove(index);
                 free.bytes -= block.capacity;
                 block.pool = Arc::downgrade(&self.state);
-                return BufferMut { block, length };
+                return Ok(BufferMut { block, length });
             }
         }
-        BufferMut { block: Block::allocate(capacity, Arc::downgrade(&self.state)), length }
+        let block = Block::allocate(capacity, Arc::downgrade(&self.state));
+        Ok(BufferMut { block: block.ok_or_else(|| no_memory(length))?, length })
     }
 
     /// Bytes that lie unused in the pool.
@@ -138,13 +142,19 @@ impl fmt::Debug for Pool {
     }
 }
 
+fn no_memory(length: usize) -> Error {
+    let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+    Error::unavailable(format!("memory for {length} bytes"), source)
+}
+
 /// Rounds up to one of eight sizes per power of two, so that buffers of similar length can be
 /// exchanged and at most an eighth is wasted.
 fn size_class(length: usize) -> usize {
     if length <= ALIGNMENT {
         return if length == 0 { 0 } else { ALIGNMENT };
     }
-    let step = (length.next_power_of_two() / 16).max(ALIGNMENT);
+    let Some(power) = length.checked_next_power_of_two() else { return length };
+    let step = (power / 16).max(ALIGNMENT);
     length.div_ceil(step) * step
 }
 
@@ -155,10 +165,15 @@ pub struct BufferMut {
 }
 
 impl BufferMut {
-    /// A zeroed buffer outside any pool.
+    /// A zeroed buffer outside any pool, for a few bytes.
+    ///
+    /// # Panics
+    ///
+    /// If there is not so much memory.
     #[must_use]
     pub fn new(length: usize) -> Self {
-        Self { block: Block::allocate(length, Weak::new()), length }
+        let block = Block::allocate(length, Weak::new());
+        Self { block: block.unwrap_or_else(|| panic!("{}", no_memory(length))), length }
     }
 
     /// Shortens the buffer to its first `length` bytes; longer than it is, it stays as it is.
@@ -310,10 +325,13 @@ pub struct Slots {
 
 impl Slots {
     /// Room for `rows` rows of `row_bytes` bytes each, from a pool.
-    #[must_use]
-    pub fn new(pool: &Pool, rows: usize, row_bytes: usize) -> Self {
-        let buffer = pool.take(rows * row_bytes);
-        Self { block: Arc::new(buffer.block), row_bytes, rows, handed_out: 0 }
+    ///
+    /// # Errors
+    ///
+    /// If there is not so much memory.
+    pub fn new(pool: &Pool, rows: usize, row_bytes: usize) -> Result<Self> {
+        let buffer = pool.take(rows.saturating_mul(row_bytes))?;
+        Ok(Self { block: Arc::new(buffer.block), row_bytes, rows, handed_out: 0 })
     }
 
     /// The next `count` rows, to be written by one thread.
@@ -393,21 +411,21 @@ mod tests {
     #[test]
     fn buffers_are_aligned_and_reused() {
         let pool = Pool::new(1 << 20);
-        let first = pool.take(1000);
+        let first = pool.take(1000).unwrap();
         assert_eq!(first.as_ptr() as usize % ALIGNMENT, 0);
         let address = first.as_ptr() as usize;
         drop(first.freeze());
         assert!(pool.idle_bytes() >= 1000);
-        assert_eq!(pool.take(990).as_ptr() as usize, address);
+        assert_eq!(pool.take(990).unwrap().as_ptr() as usize, address);
     }
 
     #[test]
     fn a_pool_keeps_no_more_than_it_may() {
         let pool = Pool::new(4096);
-        let buffers: Vec<_> = (0..4).map(|_| pool.take(2048)).collect();
+        let buffers: Vec<_> = (0..4).map(|_| pool.take(2048).unwrap()).collect();
         drop(buffers);
         assert_eq!(pool.idle_bytes(), 4096);
-        let late = pool.take(64);
+        let late = pool.take(64).unwrap();
         drop(pool);
         drop(late);
     }
@@ -423,7 +441,7 @@ mod tests {
 
     #[test]
     fn rows_written_by_many_threads_make_one_buffer() {
-        let mut slots = Slots::new(&Pool::new(0), 8, 4);
+        let mut slots = Slots::new(&Pool::new(0), 8, 4).unwrap();
         let threads: Vec<_> = (0..4u8)
             .map(|thread| {
                 let mut rows = slots.next_rows(2);
@@ -443,7 +461,7 @@ mod tests {
 
     #[test]
     fn split_rows_stay_apart() {
-        let mut slots = Slots::new(&Pool::new(0), 3, 1);
+        let mut slots = Slots::new(&Pool::new(0), 3, 1).unwrap();
         let mut first = slots.next_rows(3);
         let mut last = first.split_off(2);
         last.row(0)[0] = 3;
@@ -454,7 +472,7 @@ mod tests {
 
     #[test]
     fn slots_are_not_finished_while_a_writer_lives() {
-        let mut slots = Slots::new(&Pool::new(0), 2, 4);
+        let mut slots = Slots::new(&Pool::new(0), 2, 4).unwrap();
         let rows = slots.next_rows(1);
         assert!(slots.finish().is_none());
         drop(rows);
@@ -463,9 +481,9 @@ mod tests {
     #[test]
     fn empty_buffers_are_fine() {
         let pool = Pool::new(100);
-        assert!(pool.take(0).is_empty());
+        assert!(pool.take(0).unwrap().is_empty());
         assert!(BufferMut::new(0).freeze().is_empty());
-        assert_eq!(Slots::new(&pool, 4, 0).finish().unwrap().len(), 0);
+        assert_eq!(Slots::new(&pool, 4, 0).unwrap().finish().unwrap().len(), 0);
     }
 
     #[test]

@@ -34,7 +34,8 @@ pub use sample::{Deferred, Sample, Value};
 pub use seed::{Draws, EpochSeed, SampleSeed, Seed, StepId, mix};
 pub use spec::{Dim, Field, Layout, Spec};
 pub use step::{
-    Blobs, Context, Cursor, Map, Order, OrderRun, Policy, Source, SourceRecipe, StepTime, Workspace,
+    Before, Blobs, Context, Cursor, Map, Order, OrderRun, Policy, Source, SourceRecipe, StepTime,
+    Workspace,
 };
 pub use store::{Attempt, Entry, Extent, Store};
 pub use tensor::{Shape, Tensor};

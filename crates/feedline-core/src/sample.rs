@@ -68,7 +68,7 @@ impl Value {
                         &shape[..]
                     )));
                 };
-                let mut buffer = context.workspace.pool.take(size);
+                let mut buffer = context.workspace.pool.take(size)?;
                 value.write(&mut buffer, context)?;
                 Tensor::new(dtype, &shape, buffer.freeze())
             }

@@ -86,7 +86,7 @@ pub trait Order: Send + Sync {
     /// If it can never be right.
     fn check(&self) -> Result<()>;
 
-    /// Binds the recipe to an opened source and to the length of the order before it.
+    /// Binds the recipe to an opened source and to the order before it.
     ///
     /// # Errors
     ///
@@ -95,9 +95,39 @@ pub trait Order: Send + Sync {
         &self,
         source: &dyn Source,
         blobs: &Blobs,
-        input: Length,
+        before: &Before<'_>,
         step: StepId,
     ) -> Result<Box<dyn OrderRun>>;
+
+    /// Whether the step gives the same in every epoch and every run, whatever the seed.
+    fn is_fixed(&self) -> bool {
+        false
+    }
+}
+
+/// The order before a step.
+pub struct Before<'a> {
+    /// Its number of places.
+    pub length: Length,
+    /// Whether it is the same in every epoch and every run.
+    pub fixed: bool,
+    /// Its steps.
+    pub order: &'a [Box<dyn OrderRun>],
+}
+
+impl Before<'_> {
+    /// The number of places, if they hold the same samples in every epoch.
+    #[must_use]
+    pub fn fixed_length(&self) -> Option<u64> {
+        self.length.finite().filter(|_| self.fixed)
+    }
+
+    /// The index in the source that comes at `place` of a fixed order.
+    #[must_use]
+    pub fn index(&self, place: u64) -> u64 {
+        let mut cursor = Cursor::new(EpochSeed { seed: crate::Seed(0), epoch: 0 });
+        self.order.iter().rev().fold(place, |place, step| step.at(place, 0, &mut cursor).0)
+    }
 }
 
 /// A bound [`Order`]: arithmetic on places.

@@ -248,7 +248,7 @@ impl Tensor {
             return Err(at);
         }
         let total = parts.iter().map(|part| part.data().len()).sum();
-        let mut buffer = pool.take(total);
+        let mut buffer = pool.take(total).map_err(|_| 0usize)?;
         let mut offsets = vec![0u64];
         let mut at = 0;
         for part in parts {

@@ -79,7 +79,7 @@ impl Budget {
         let rows = pipeline.stretch().min(if padded { usize::MAX } else { length }).max(1);
         let batch_bytes = pipeline.sample.bytes().map(|bytes| bytes.saturating_mul(rows));
         // Enough for every thread to have a few samples left when the consumer takes a batch.
-        let needed = 2 + (4 * threads).div_ceil(rows);
+        let needed = 2 + threads.saturating_mul(4).div_ceil(rows);
         let small = batch_bytes.map_or(0, |bytes| SMALL_AHEAD / bytes.max(1024));
         let mut groups = match options.ahead {
             0 => needed.max(small).min(4096),
@@ -90,9 +90,9 @@ impl Budget {
         }
         let groups = groups.max(1);
         // What is in flight, what the consumer holds, and one more.
-        let pooled =
-            batch_bytes.map_or(options.memory / 4, |bytes| bytes.saturating_mul(groups + 2));
-        let pooled = pooled.min(options.memory) + (16 << 20);
+        let pooled = batch_bytes
+            .map_or(options.memory / 4, |bytes| bytes.saturating_mul(groups.saturating_add(2)));
+        let pooled = pooled.min(options.memory).saturating_add(16 << 20);
         Self {
             threads,
             memory: options.memory,

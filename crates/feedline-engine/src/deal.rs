@@ -47,11 +47,21 @@ pub fn steps_left(pipeline: &Pipeline, position: &Position, rank: u64, world: u6
     let size = pipeline.stretch() as u64;
     let drops = pipeline.batch.as_ref().is_some_and(|batch| batch.drop_last);
     let length = pipeline.length().places();
+    let old = position.old_stretches(size);
     let mut places: u64 = 0;
-    for number in (first..end).step_by(world as usize) {
-        let span = position.stretch(number, size, length);
-        let start = position.at.filter(|at| at.0 == number).map_or(span.start, |at| at.1);
-        places += span.end.saturating_sub(start.max(span.start));
+    for number in (first..end.min(old)).step_by(world as usize) {
+        places += position.stretch(number, size, length).length();
+    }
+    // The first of this rank's stretches behind the left-over ones; all are full but the last.
+    let next = first + old.saturating_sub(first).div_ceil(world) * world;
+    if next < end {
+        let count = (end - next).div_ceil(world);
+        let last = position.stretch(next + (count - 1) * world, size, length);
+        places += (count - 1) * size + last.length();
+    }
+    if let Some((stretch, place)) = position.at {
+        let span = position.stretch(stretch, size, length);
+        places = places.saturating_sub(place.clamp(span.start, span.end) - span.start);
     }
     let most = if drops { places / size } else { places.div_ceil(size) };
     Steps::Between(0, most)

@@ -66,6 +66,11 @@ pub(crate) struct Done {
 }
 
 impl Group {
+    /// A group that could not be made; it fails when its turn comes.
+    pub(crate) fn broken(epoch: u64, error: Error) -> Self {
+        Self { is_end: false, bad: vec![(0, error)], ..Self::end(epoch) }
+    }
+
     pub(crate) fn end(epoch: u64) -> Self {
         let span = Span { start: 0, end: 0 };
         Self {
@@ -88,17 +93,19 @@ impl Group {
         epoch: u64,
         stretch: u64,
         span: Span,
-    ) -> Self {
+    ) -> Result<Self> {
         let rows = span.length() as usize;
         let padded = pipeline.batch.as_ref().filter(|batch| batch.pad);
         let room = padded.map_or(rows, |batch| batch.size);
-        let column = |field: &Field| match field.bytes() {
-            Some(bytes) => Column::Slots(Slots::new(pool, room, bytes)),
-            None => Column::Rows((0..rows).map(|_| None).collect()),
+        let column = |field: &Field| {
+            Ok(match field.bytes() {
+                Some(bytes) => Column::Slots(Slots::new(pool, room, bytes)?),
+                None => Column::Rows((0..rows).map(|_| None).collect()),
+            })
         };
-        let columns = pipeline.sample.fields.iter().map(column).collect();
+        let columns = pipeline.sample.fields.iter().map(column).collect::<Result<_>>()?;
         let bytes = pipeline.sample.fields.iter().filter_map(Field::bytes).sum::<usize>() * room;
-        Self {
+        Ok(Self {
             epoch,
             stretch,
             span,
@@ -109,7 +116,7 @@ impl Group {
             pending: rows,
             bad: Vec::new(),
             bytes,
-        }
+        })
     }
 
     pub(crate) fn rows(&self) -> usize {

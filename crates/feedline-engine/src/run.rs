@@ -142,7 +142,7 @@ impl Run {
 
     fn advance(&mut self, patience: Duration) -> Result<Option<Next>> {
         let counted = self.shared.pipeline.is_counted();
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now().checked_add(patience);
         loop {
             if self.over {
                 return Ok(Some(Next::End));
@@ -160,7 +160,7 @@ impl Run {
                     return Ok(Some(Next::Batch(batch)));
                 }
                 self.carry.clear();
-                self.position = Position::epoch(group.epoch + 1);
+                self.position = Position::epoch(group.epoch.saturating_add(1));
                 (self.delivered, self.skipped) = (0, 0);
                 return Ok(Some(Next::EpochEnd(group.epoch)));
             }
@@ -177,7 +177,7 @@ impl Run {
     }
 
     /// Takes the head of the order as soon as it is ready.
-    fn wait_for_group(&mut self, deadline: Instant) -> Option<Group> {
+    fn wait_for_group(&mut self, deadline: Option<Instant>) -> Option<Group> {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
         loop {
@@ -190,7 +190,10 @@ impl Run {
                 return None;
             }
             let start = Instant::now();
-            let left = deadline.checked_duration_since(start)?;
+            let left = match deadline {
+                Some(deadline) => deadline.checked_duration_since(start)?,
+                None => Duration::from_secs(3600),
+            };
             (state, _) =
                 shared.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
             state.counters.wait_nanos += start.elapsed().as_nanos() as u64;

@@ -136,7 +136,12 @@ impl State {
             return Ok(self.position.clone());
         }
         if self.world == 1 {
-            return Ok(merge_states(std::slice::from_ref(self))?.position);
+            let mut position = merge_states(std::slice::from_ref(self))?.position;
+            // What was skipped is counted once, by the first rank.
+            if rank > 0 {
+                position.skipped = 0;
+            }
+            return Ok(position);
         }
         Err(Error::State(format!(
             "it was saved by rank {} of {}, and bad samples may be left out, so ranks stand at \
@@ -233,8 +238,8 @@ pub fn merge_states(states: &[State]) -> Result<State> {
             .unwrap_or_else(|| (state.rank, state.position.stretch(state.rank, size, length).start))
     };
     let furthest = sorted.iter().map(|state| at(state).0).max().unwrap_or(0);
-    let end = (furthest + 1).max(first.position.left_over.len() as u64);
-    let mut left_over = Vec::new();
+    let end = (furthest + 1).max(first.position.old_stretches(size));
+    let mut left_over: Vec<feedline_core::Span> = Vec::new();
     for number in 0..end {
         let mut span = first.position.stretch(number, size, length);
         let (stretch, place) = at(sorted[(number % first.world) as usize]);
@@ -244,8 +249,10 @@ pub fn merge_states(states: &[State]) -> Result<State> {
         if stretch == number {
             span.start = span.start.max(place);
         }
-        if span.length() > 0 {
-            left_over.push(span);
+        match left_over.last_mut() {
+            _ if span.length() == 0 => {}
+            Some(last) if last.end == span.start => last.end = span.end,
+            _ => left_over.push(span),
         }
     }
     merged.position = Position {

@@ -144,7 +144,7 @@ impl State {
         if !self.open.is_empty() {
             let next = shared.budget.batch_bytes.unwrap_or(0);
             if self.open.len() >= shared.budget.groups
-                || self.open_bytes + self.fetched_bytes + next > shared.budget.memory
+                || next.saturating_add(self.open_bytes + self.fetched_bytes) > shared.budget.memory
             {
                 return false;
             }
@@ -155,7 +155,7 @@ impl State {
         loop {
             if self.stretch >= end {
                 self.open.push_back(Group::end(self.position.epoch));
-                self.position = Position::epoch(self.position.epoch + 1);
+                self.position = Position::epoch(self.position.epoch.saturating_add(1));
                 self.stretch = shared.options.rank;
                 self.epochs_left = self.epochs_left.map(|left| left - 1);
                 return true;
@@ -171,7 +171,8 @@ impl State {
                 continue;
             }
             let epoch = self.position.epoch;
-            let group = Group::new(pipeline, &shared.pool, epoch, number, span);
+            let group = Group::new(pipeline, &shared.pool, epoch, number, span)
+                .unwrap_or_else(|error| Group::broken(epoch, error));
             self.open_bytes += group.bytes;
             self.open.push_back(group);
             return true;
@@ -409,7 +410,7 @@ impl Worker {
         };
         check_record(shared, address, extent)?;
         let start = self.workspace.timing.then(Instant::now);
-        let mut buffer = shared.pool.take(extent.length as usize);
+        let mut buffer = shared.pool.take(extent.length as usize)?;
         let origin = || shared.pipeline.source.origin(address.index);
         let attempt = shared.store.try_read(extent, &mut buffer);
         let attempt = attempt.map_err(|error| error.at(origin, address.index, "read"))?;
@@ -502,7 +503,7 @@ fn fetch_bytes(shared: &Shared, address: Address) -> Result<Buffer> {
     let Some(extent) = source.locate(address.index) else {
         return Err(Error::Internal("nothing to read was left to a reader".into()));
     };
-    let mut buffer = shared.pool.take(extent.length as usize);
+    let mut buffer = shared.pool.take(extent.length as usize)?;
     let read = shared.store.read(extent, &mut buffer);
     read.map_err(|error| error.at(|| source.origin(address.index), address.index, "read"))?;
     Ok(buffer.freeze())

@@ -75,7 +75,6 @@ fn ordinary_plans_run_in_little_memory() {
 }
 
 #[test]
-#[ignore = "a buffer that cannot be allocated aborts the process"]
 fn pictures_beyond_memory_are_an_error() {
     all_end_well(&[
         "arrays fields=$TINY | random_crop size=4 padding=65535",

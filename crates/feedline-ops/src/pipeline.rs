@@ -9,8 +9,8 @@ use crate::batch::Batch;
 use crate::order::{Skip, Take};
 use crate::registry::{Builtin, Step};
 use feedline_core::{
-    Address, Blobs, Buffer, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy, Result,
-    Sample, SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
+    Address, Before, Blobs, Buffer, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy,
+    Result, Sample, SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
 };
 use feedline_plan::{Fingerprint, Plan};
 use std::collections::HashMap;
@@ -102,6 +102,7 @@ fn check(plan: &Plan) -> Result<Checked> {
                 _ => None,
             };
             if let Some(order) = order {
+                order.check()?;
                 orders.push((name, id, order));
                 continue;
             }
@@ -128,13 +129,6 @@ fn check(plan: &Plan) -> Result<Checked> {
             Step::Policy(given) => {
                 if policy.is_some() {
                     return Err(Error::pipeline("on_error: is given twice"));
-                }
-                if let Policy::Skip { share: Some(share), .. } = &given
-                    && !(0.0..=1.0).contains(share)
-                {
-                    return Err(Error::pipeline(format!(
-                        "on_error: share={share} is not between 0 and 1"
-                    )));
                 }
                 policy = Some(given);
             }
@@ -169,10 +163,13 @@ impl Pipeline {
             check(plan)?;
         let source = source.open(store, blobs)?;
         let mut length = Length::Finite(source.length());
-        let (mut order, mut order_names) = (Vec::new(), Vec::new());
+        let mut order: Vec<Box<dyn OrderRun>> = Vec::new();
+        let (mut order_names, mut fixed) = (Vec::new(), true);
         for (name, id, recipe) in orders {
-            let run = recipe.bind(&*source, blobs, length, id)?;
+            let before = Before { length, fixed, order: &order };
+            let run = recipe.bind(&*source, blobs, &before, id)?;
             length = run.length();
+            fixed &= recipe.is_fixed();
             order.push(run);
             order_names.push(name);
         }

@@ -83,7 +83,7 @@ impl Plain {
         let bytes = match self.pipeline.source.locate(address.index) {
             None => None,
             Some(extent) => {
-                let mut buffer = self.workspace.pool.take(extent.length as usize);
+                let mut buffer = self.workspace.pool.take(extent.length as usize)?;
                 let origin = || self.pipeline.source.origin(address.index);
                 let read = self.store.read(extent, &mut buffer);
                 read.map_err(|error| error.at(origin, address.index, "read"))?;

@@ -74,7 +74,6 @@ fn in_words(step: &str, call: &Call, complaint: &str) -> String {
     if complaint.starts_with("missing field") {
         return format!("{step}: argument {} is missing", quoted[0]);
     }
-    // Values are checked one at a time, so blame the argument that fails alone.
     let given: Vec<String> =
         call.args.iter().map(|(name, value)| format!("{name}={value}")).collect();
     format!("{step}: {complaint} (given: {})", given.join(" "))

@@ -174,9 +174,9 @@ mod tests {
     fn both(path: &Path, length: u64, whole: bool) -> [Result<Vec<u8>>; 2] {
         let pool = Pool::new(0);
         let extent = Extent { path, offset: 0, length, whole };
-        let mut first = pool.take(length as usize);
+        let mut first = pool.take(length as usize).unwrap();
         let waited = LocalStore.read(extent, &mut first).map(|()| first.to_vec());
-        let mut second = pool.take(length as usize);
+        let mut second = pool.take(length as usize).unwrap();
         let tried = match LocalStore.try_read(extent, &mut second) {
             Ok(Attempt::WouldWait) => waited.clone(),
             Ok(Attempt::Done) => Ok(second.to_vec()),

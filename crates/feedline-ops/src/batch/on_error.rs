@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// Says what happens to a bad sample. Without this step the run ends with its error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, try_from = "Given")]
 pub struct OnError {
     /// `raise`, or `skip`.
     pub policy: Choice,
@@ -23,6 +23,31 @@ pub struct OnError {
     /// line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
+}
+
+/// The arguments as they are given.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    policy: Choice,
+    count: Option<u64>,
+    share: Option<f64>,
+    file: Option<PathBuf>,
+}
+
+impl TryFrom<Given> for OnError {
+    type Error = String;
+
+    fn try_from(given: Given) -> Result<Self, String> {
+        let Given { policy, count, share, file } = given;
+        if policy == Choice::Raise && (count.is_some() || share.is_some() || file.is_some()) {
+            return Err("count, share and file go with policy=skip".into());
+        }
+        if share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+            return Err(format!("share={} is not between 0 and 1", share.unwrap_or(0.0)));
+        }
+        Ok(Self { policy, count, share, file })
+    }
 }
 
 /// The choices there are.

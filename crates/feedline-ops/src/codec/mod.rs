@@ -282,11 +282,15 @@ impl Decoder {
         header: &Header,
         task: &jpeg::Task,
     ) -> Result<Decoded<'_>, CodecError> {
-        let handle = match &mut self.jpeg {
+        // An error leaves the decompressor in the middle of its file, and later ones would suffer
+        // from it: it is kept only if all went well.
+        let mut handle = match self.jpeg.take() {
             Some(handle) => handle,
-            none => none.insert(jpeg::Handle::new()?),
+            None => jpeg::Handle::new()?,
         };
-        handle.decode(bytes, header, task, &mut self.buffer)
+        let decoded = handle.decode(bytes, header, task, &mut self.buffer)?;
+        self.jpeg = Some(handle);
+        Ok(decoded)
     }
 
     fn decode_other(

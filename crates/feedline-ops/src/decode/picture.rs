@@ -44,9 +44,9 @@ pub struct Affine {
     /// Standard deviation per channel.
     pub std: Vec<f32>,
     /// For 8-bit values: `1 / (255 · std)`.
-    pub scale: [f32; 3],
+    pub scale: Vec<f32>,
     /// For 8-bit values: `-mean / std`.
-    pub bias: [f32; 3],
+    pub bias: Vec<f32>,
 }
 
 impl Pointwise {
@@ -162,7 +162,7 @@ impl Picture {
         let (height, width, channels, tensor) = match layout {
             Layout::Hwc => (first, second, third, tensor),
             Layout::Chw => {
-                let mut buffer = context.workspace.pool.take(tensor.data().len());
+                let mut buffer = context.workspace.pool.take(tensor.data().len())?;
                 from_planes(tensor.data(), &mut buffer, first, element);
                 let shape = [second, third, first];
                 (second, third, first, Tensor::new(dtype, &shape, buffer.freeze())?)
@@ -356,7 +356,9 @@ impl Picture {
         let tone = match &self.pointwise[..] {
             [] => Tone::Identity,
             [Pointwise::Normalize(affine)] => {
-                Tone::Affine { scale: affine.scale, bias: affine.bias }
+                // Only pictures of one or three channels come this way.
+                let three = |values: &[f32]| std::array::from_fn(|at| values[at % values.len()]);
+                Tone::Affine { scale: three(&affine.scale), bias: three(&affine.bias) }
             }
             changes => {
                 table = self.table();
@@ -634,7 +636,7 @@ pub(crate) fn pixels_tensor(
     channels: usize,
     fill: impl FnOnce(&mut [u8]),
 ) -> Result<Tensor> {
-    let mut buffer = pool.take(width * height * channels);
+    let mut buffer = pool.take(width * height * channels)?;
     fill(&mut buffer);
     Tensor::new(DType::U8, &[height, width, channels], buffer.freeze())
 }

@@ -35,7 +35,7 @@ pub struct ColorJitter {
 
 /// How far something may change.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a number, or two numbers [least, greatest]")]
 pub enum Jitter {
     /// By so much in both directions.
     By(f64),
@@ -113,11 +113,14 @@ impl Map for ColorJitter {
             let layout = picture.described_layout();
             let tensor = picture.into_pixels(context)?;
             let shape: Vec<usize> = tensor.shape().to_vec();
-            let mut pixels = tensor.into_buffer().try_mut().unwrap_or_else(|shared| {
-                let mut copy = context.workspace.pool.take(shared.len());
-                copy.copy_from_slice(&shared);
-                copy
-            });
+            let mut pixels = match tensor.into_buffer().try_mut() {
+                Ok(pixels) => pixels,
+                Err(shared) => {
+                    let mut copy = context.workspace.pool.take(shared.len())?;
+                    copy.copy_from_slice(&shared);
+                    copy
+                }
+            };
             for which in order {
                 let Some(factor) = factors[which] else { continue };
                 let change = [
@@ -126,7 +129,7 @@ impl Map for ColorJitter {
                     color::adjust_saturation,
                     color::adjust_hue,
                 ][which];
-                change(&mut pixels, factor as f32);
+                change(&mut pixels, factor);
             }
             let tensor = Tensor::new(feedline_core::DType::U8, &shape, pixels.freeze())?;
             let mut picture = Picture::from_value(Value::Tensor(tensor), Layout::Hwc, context)?;

@@ -61,7 +61,7 @@ impl Map for Grayscale {
             }
             let (size, layout) = (picture.size(), picture.described_layout());
             let pixels = picture.into_pixels(context)?;
-            let mut gray = context.workspace.pool.take(size.0 * size.1);
+            let mut gray = context.workspace.pool.take(size.0 * size.1)?;
             match pixels.data().len() == gray.len() {
                 true => gray.copy_from_slice(pixels.data()),
                 false => color::grayscale(pixels.data(), &mut gray),

@@ -1,6 +1,6 @@
 //! Pixels to pixels. Parameters and meaning are those of torchvision's transforms v2.
 //!
-//! Most steps only extend the description of a [`Picture`](crate::decode::Picture); what they
+//! Most steps only extend the description of a [`Picture`]; what they
 //! describe runs in one pass when the image reaches its batch.
 
 mod center_crop;
@@ -72,6 +72,11 @@ impl ImageField {
             return Err(Error::pipeline(format!(
                 "{step}: works on uint8 images, and {field} is not; put {step} before normalize \
                  and cast"
+            )));
+        }
+        if !matches!(field.image_size(), Some([_, _, Some(1 | 3)])) {
+            return Err(Error::pipeline(format!(
+                "{step}: works on images of 1 or 3 channels, and {field} has others"
             )));
         }
         Ok((at, field))

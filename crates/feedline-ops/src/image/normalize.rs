@@ -50,19 +50,19 @@ impl Map for Normalize {
                     values.len()
                 )));
             }
-            if values.iter().any(|value| !value.is_finite()) {
+            if values.iter().any(|value| !(*value as f32).is_finite()) {
                 return Err(Error::pipeline(format!("normalize: {what}={values:?} is not finite")));
             }
         }
-        if std.contains(&0.0) {
+        if std.iter().any(|value| *value as f32 == 0.0) {
             return Err(Error::pipeline("normalize: std=0 would divide by zero"));
         }
         let all = |values: &[f64]| -> Vec<f64> {
             (0..channels).map(|at| values[at % values.len()]).collect()
         };
         let (mean, std) = (all(mean), all(std));
-        let (mut scale, mut bias) = ([0.0; 3], [0.0; 3]);
-        for at in 0..channels.min(3) {
+        let (mut scale, mut bias) = (vec![0.0; channels], vec![0.0; channels]);
+        for at in 0..channels {
             scale[at] = (1.0 / (255.0 * std[at])) as f32;
             bias[at] = (-mean[at] / std[at]) as f32;
         }

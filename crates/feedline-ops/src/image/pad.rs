@@ -78,7 +78,13 @@ pub(crate) fn pad(
     let tensor = picture.into_pixels(context)?;
     let pixel = tensor.data().len() / (width * height).max(1);
     let (new_width, new_height) = (width + left + right, height + top + bottom);
-    let mut buffer = context.workspace.pool.take(new_width * new_height * pixel);
+    let bytes = new_width.saturating_mul(new_height).saturating_mul(pixel);
+    if bytes > 4 << 30 {
+        return Err(Error::record(format!(
+            "{width}×{height} pixels would be padded to {new_width}×{new_height}"
+        )));
+    }
+    let mut buffer = context.workspace.pool.take(bytes)?;
     for (y, row) in buffer.chunks_exact_mut(new_width * pixel).enumerate() {
         let from_y = mode.source(y as isize - top as isize, height);
         for (x, to) in row.chunks_exact_mut(pixel).enumerate() {

@@ -36,7 +36,11 @@ pub struct RandomCrop {
 
 /// A border's width, in one of three forms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "padding is a whole number of pixels, or [left and right, top and bottom], or \
+                 [left, top, right, bottom]"
+)]
 pub enum Border {
     /// The same on all sides.
     All(usize),

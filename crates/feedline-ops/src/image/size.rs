@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// One number for a square, or `[height, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a size is a whole number of pixels, or two: [height, width]")]
 pub enum Size {
     /// A square, or, for `resize`, the shorter side.
     One(usize),

@@ -7,7 +7,8 @@
 const BLOCK: usize = 16;
 
 /// Multiplies every value by `factor`, clamps and truncates.
-pub fn adjust_brightness(rgb: &mut [u8], factor: f32) {
+pub fn adjust_brightness(rgb: &mut [u8], factor: f64) {
+    let factor = factor as f32;
     map_values(rgb, |value| truncate(value * factor));
 }
 
@@ -16,7 +17,7 @@ pub fn adjust_brightness(rgb: &mut [u8], factor: f32) {
 /// # Panics
 ///
 /// If the length of `rgb` is not a multiple of three.
-pub fn adjust_contrast(rgb: &mut [u8], factor: f32) {
+pub fn adjust_contrast(rgb: &mut [u8], factor: f64) {
     assert_eq!(rgb.len() % 3, 0, "pixels have three bytes");
     if rgb.is_empty() {
         return;
@@ -28,7 +29,7 @@ pub fn adjust_contrast(rgb: &mut [u8], factor: f32) {
         sum += grey[..block.count].iter().map(|&grey| grey as u64).sum::<u64>();
     });
     let mean = (sum as f64 / (rgb.len() / 3) as f64) as f32;
-    let rest = (1.0 - f64::from(factor)) as f32;
+    let (factor, rest) = (factor as f32, (1.0 - factor) as f32);
     map_values(rgb, |value| truncate(fused(value * factor, mean, rest)));
 }
 
@@ -37,8 +38,8 @@ pub fn adjust_contrast(rgb: &mut [u8], factor: f32) {
 /// # Panics
 ///
 /// If the length of `rgb` is not a multiple of three.
-pub fn adjust_saturation(rgb: &mut [u8], factor: f32) {
-    let rest = (1.0 - f64::from(factor)) as f32;
+pub fn adjust_saturation(rgb: &mut [u8], factor: f64) {
+    let (factor, rest) = (factor as f32, (1.0 - factor) as f32);
     map_blocks(
         rgb,
         #[inline(always)]
@@ -58,7 +59,8 @@ pub fn adjust_saturation(rgb: &mut [u8], factor: f32) {
 /// # Panics
 ///
 /// If the length of `rgb` is not a multiple of three.
-pub fn adjust_hue(rgb: &mut [u8], factor: f32) {
+pub fn adjust_hue(rgb: &mut [u8], factor: f64) {
+    let factor = factor as f32;
     map_blocks(
         rgb,
         #[inline(always)]
@@ -293,7 +295,7 @@ mod tests {
             let slow: Vec<u8> = picture()
                 .chunks(3)
                 .flat_map(|pixel| {
-                    turn_hue([pixel[0], pixel[1], pixel[2]].map(f32::from), factor).map(cut)
+                    turn_hue([pixel[0], pixel[1], pixel[2]].map(f32::from), factor as f32).map(cut)
                 })
                 .collect();
             assert_eq!(fast, slow);

@@ -1,7 +1,9 @@
 //! The same again.
 
 use crate::registry::step;
-use feedline_core::{Blobs, Cursor, Error, Length, Order, OrderRun, Result, Source, StepId};
+use feedline_core::{
+    Before, Blobs, Cursor, Error, Length, Order, OrderRun, Result, Source, StepId,
+};
 use serde::{Deserialize, Serialize};
 
 /// Goes through the order `count` times in one epoch, or for ever. A shuffle before it is a new one
@@ -28,10 +30,10 @@ impl Order for Repeat {
         &self,
         _: &dyn Source,
         _: &Blobs,
-        input: Length,
+        before: &Before<'_>,
         _: StepId,
     ) -> Result<Box<dyn OrderRun>> {
-        let Length::Finite(once) = input else {
+        let Length::Finite(once) = before.length else {
             return Err(Error::pipeline("repeat: the order before it goes round for ever already"));
         };
         let length = match self.count {

@@ -1,14 +1,17 @@
 //! Draws with replacement, by weight or evenly over classes.
 
 use crate::registry::step;
-use feedline_core::{Blobs, Cursor, Draws, Error, Length, Order, OrderRun, Result, Source, StepId};
+use feedline_core::{
+    Before, Blobs, Cursor, Draws, Error, Length, Order, OrderRun, Result, Source, StepId,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Draws `count` samples an epoch, with replacement, each with a probability in proportion to its
 /// weight. Weights are given, or follow from a field: with `balance`, every class is drawn equally
-/// often. It stands before other steps that order.
+/// often. It stands before shuffle and repeat; after split, take and skip it draws from what
+/// they left.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
@@ -40,16 +43,18 @@ impl Order for Sample {
         &self,
         source: &dyn Source,
         blobs: &Blobs,
-        input: Length,
+        before: &Before<'_>,
         step: StepId,
     ) -> Result<Box<dyn OrderRun>> {
         self.check()?;
         let rows = source.length();
-        if input != Length::Finite(rows) {
+        let Some(places) = before.fixed_length() else {
             return Err(Error::pipeline(
-                "sample: weights belong to the samples of the source; put it before take, skip, \
-                 split and repeat",
+                "sample: weights belong to samples; put it before shuffle and repeat",
             ));
+        };
+        if self.count.is_some_and(|count| count > 1 << 60) {
+            return Err(Error::pipeline("sample: count is above 2^60"));
         }
         let weights = match (&self.weights, &self.balance) {
             (Some(blob), _) => {
@@ -65,9 +70,15 @@ impl Order for Sample {
                          reading; give weights instead"
                     ))
                 })?;
+                // Classes are balanced over what earlier steps (split, take, skip) have left.
                 let mut counts: BTreeMap<i64, f64> = BTreeMap::new();
-                labels.iter().for_each(|label| *counts.entry(*label).or_default() += 1.0);
-                labels.iter().map(|label| 1.0 / counts[label]).collect()
+                for place in 0..places {
+                    *counts.entry(labels[before.index(place) as usize]).or_default() += 1.0;
+                }
+                labels
+                    .iter()
+                    .map(|label| counts.get(label).map_or(0.0, |count| 1.0 / count))
+                    .collect()
             }
         };
         if weights.len() as u64 != rows {
@@ -82,10 +93,12 @@ impl Order for Sample {
                 weights[at]
             )));
         }
-        if rows > 0 && weights.iter().all(|weight| *weight == 0.0) {
+        let weights: Vec<f64> =
+            (0..places).map(|place| weights[before.index(place) as usize]).collect();
+        if places > 0 && weights.iter().all(|weight| *weight == 0.0) {
             return Err(Error::pipeline("sample: all weights are 0"));
         }
-        let length = if rows == 0 { 0 } else { self.count.unwrap_or(rows) };
+        let length = if places == 0 { 0 } else { self.count.unwrap_or(places) };
         let table = Arc::new(Alias::new(&weights));
         Ok(Box::new(SampleRun { length, seed: self.seed, step, table }))
     }

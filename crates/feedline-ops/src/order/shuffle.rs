@@ -2,7 +2,8 @@
 
 use crate::registry::step;
 use feedline_core::{
-    Blobs, Cursor, Error, Length, Order, OrderRun, Permutation, Result, Source, StepId, TwoLevel,
+    Before, Blobs, Cursor, Error, Length, Order, OrderRun, Permutation, Result, Source, StepId,
+    TwoLevel,
 };
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ pub struct Shuffle {
 
 /// A number of samples, or of bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "within is a number of samples, or bytes such as \"256MB\"")]
 pub enum Within {
     /// So many samples.
     Samples(u64),
@@ -46,15 +47,18 @@ impl Order for Shuffle {
         &self,
         source: &dyn Source,
         _: &Blobs,
-        input: Length,
+        before: &Before<'_>,
         step: StepId,
     ) -> Result<Box<dyn OrderRun>> {
         self.check()?;
-        let Length::Finite(length) = input else {
+        let Length::Finite(length) = before.length else {
             return Err(Error::pipeline(
                 "shuffle: the order before it goes round for ever; shuffle before repeat",
             ));
         };
+        if length > 1 << 60 {
+            return Err(Error::pipeline(format!("shuffle: {length} places are more than 2^60")));
+        }
         let samples = match &self.within {
             None => None,
             Some(Within::Samples(samples)) => Some(*samples),

@@ -1,7 +1,9 @@
 //! All but the first few.
 
 use crate::registry::step;
-use feedline_core::{Blobs, Cursor, Length, Order, OrderRun, Result, Source, StepId};
+use feedline_core::{
+    Before, Blobs, Cursor, Error, Length, Order, OrderRun, Result, Source, StepId,
+};
 use serde::{Deserialize, Serialize};
 
 /// Leaves out the first `count` samples of the order.
@@ -16,17 +18,24 @@ step!(Skip, "skip", Order);
 
 impl Order for Skip {
     fn check(&self) -> Result<()> {
+        if self.count > 1 << 60 {
+            return Err(Error::pipeline(format!("skip: count={} is above 2^60", self.count)));
+        }
         Ok(())
+    }
+
+    fn is_fixed(&self) -> bool {
+        true
     }
 
     fn bind(
         &self,
         _: &dyn Source,
         _: &Blobs,
-        input: Length,
+        before: &Before<'_>,
         _: StepId,
     ) -> Result<Box<dyn OrderRun>> {
-        let length = match input {
+        let length = match before.length {
             Length::Finite(length) => Length::Finite(length.saturating_sub(self.count)),
             Length::Infinite => Length::Infinite,
         };

@@ -2,7 +2,7 @@
 
 use crate::registry::step;
 use feedline_core::{
-    Blobs, Cursor, Error, Length, Order, OrderRun, Permutation, Result, Source, StepId, mix,
+    Before, Blobs, Cursor, Error, Length, Order, OrderRun, Permutation, Result, Source, StepId, mix,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// with touching shares and one seed are disjoint and together everything.
 ///
 /// Files are listed by a hash of their names, so adding files moves hardly any of the others from
-/// one part to the other. It stands before other steps that order.
+/// one part to the other. It stands before steps whose order changes from epoch to epoch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Split {
@@ -43,26 +43,31 @@ impl Order for Split {
         Ok(())
     }
 
+    fn is_fixed(&self) -> bool {
+        true
+    }
+
     fn bind(
         &self,
         source: &dyn Source,
         _: &Blobs,
-        input: Length,
+        before: &Before<'_>,
         _: StepId,
     ) -> Result<Box<dyn OrderRun>> {
         self.check()?;
-        let rows = source.length();
-        if input != Length::Finite(rows) {
+        let Some(rows) = before.fixed_length() else {
             return Err(Error::pipeline(
-                "split: it parts the samples of the source; put it first, before take, skip, \
-                 sample and repeat",
+                "split: it parts data once and for all; put it before shuffle, sample and repeat",
             ));
-        }
+        };
         let bound = |share: f64| (share * rows as f64).round() as u64;
         let (start, end) = (bound(self.start), bound(self.end));
         let members = if rows > 0 && source.key(0).is_some() {
             let mut hashed: Vec<(u64, u64)> = (0..rows)
-                .map(|index| (hash(self.seed, &source.key(index).unwrap_or_default()), index))
+                .map(|place| {
+                    let key = source.key(before.index(place)).unwrap_or_default();
+                    (hash(self.seed, &key), place)
+                })
                 .collect();
             hashed.sort_unstable();
             let mut members: Vec<u64> =

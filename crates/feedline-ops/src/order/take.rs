@@ -1,7 +1,7 @@
 //! The first few.
 
 use crate::registry::step;
-use feedline_core::{Blobs, Cursor, Length, Order, OrderRun, Result, Source, StepId};
+use feedline_core::{Before, Blobs, Cursor, Length, Order, OrderRun, Result, Source, StepId};
 use serde::{Deserialize, Serialize};
 
 /// Keeps the first `count` samples of the order; all of them if there are fewer.
@@ -19,14 +19,18 @@ impl Order for Take {
         Ok(())
     }
 
+    fn is_fixed(&self) -> bool {
+        true
+    }
+
     fn bind(
         &self,
         _: &dyn Source,
         _: &Blobs,
-        input: Length,
+        before: &Before<'_>,
         _: StepId,
     ) -> Result<Box<dyn OrderRun>> {
-        Ok(Box::new(TakeRun { length: self.count.min(input.places()) }))
+        Ok(Box::new(TakeRun { length: self.count.min(before.length.places()) }))
     }
 }
 

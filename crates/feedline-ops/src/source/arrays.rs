@@ -57,6 +57,19 @@ impl SourceRecipe for Arrays {
             if self.fields[..at].iter().any(|other| other.name == name) {
                 return Err(Error::pipeline(format!("arrays: {name} is given twice")));
             }
+            let bytes = array.shape.iter().try_fold(16usize, |all, side| all.checked_mul(*side));
+            if bytes.is_none() {
+                return Err(Error::pipeline(format!(
+                    "arrays: {name} of shape {:?} is larger than all memory",
+                    array.shape
+                )));
+            }
+            if array.layout.is_some() && array.shape[1..].contains(&0) {
+                return Err(Error::pipeline(format!(
+                    "arrays: images of shape {:?} in {name} have no pixels",
+                    &array.shape[1..]
+                )));
+            }
             if array.layout.is_some() && array.shape.len() != 4 {
                 return Err(Error::pipeline(format!(
                     "arrays: {name} has {} dimensions; rows of images need 4",

@@ -45,6 +45,11 @@ impl SourceRecipe for Files {
         if self.list.is_some() == self.blob.is_some() {
             return Err(Error::pipeline("files: give list=FILE.csv, or hand a list over"));
         }
+        if self.labels && self.field == "label" {
+            return Err(Error::pipeline(
+                "files: field=label is the name of the labels; choose another",
+            ));
+        }
         let mut fields = vec![Field::new(self.field, DType::Bytes, &[])];
         if self.labels {
             fields.push(Field::new("label", DType::I64, &[]));
@@ -103,7 +108,7 @@ impl SourceRecipe for Files {
             }));
         }
         let field = self.field.as_str();
-        Ok(Arc::new(FileList::new(Path::new(""), entries, labels, classes, field)))
+        Ok(Arc::new(FileList::new(&folder, entries, labels, classes, field)))
     }
 }
 

@@ -15,10 +15,12 @@ use feedline_core::{
     Store, Workspace,
 };
 use feedline_ops::Pipeline;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// A task takes about this long, so that cheap samples are dealt many at a time.
@@ -68,7 +70,8 @@ pub(crate) struct State {
     have_read: VecDeque<Fetch>,
     /// Reads that are queued or under way.
     reads: usize,
-    readers: usize,
+    /// Threads that wait for storage, and how many of them have nothing to read.
+    readers: Vec<JoinHandle<()>>,
     idle_readers: usize,
     /// Bytes that open groups hold, and bytes that were read for samples to come.
     open_bytes: usize,
@@ -95,7 +98,7 @@ impl Shared {
             to_read: VecDeque::new(),
             have_read: VecDeque::new(),
             reads: 0,
-            readers: 0,
+            readers: Vec::new(),
             idle_readers: 0,
             open_bytes: 0,
             fetched_bytes: 0,
@@ -177,6 +180,18 @@ impl State {
             self.open.push_back(group);
             return true;
         }
+    }
+
+    /// As [`State::next_chunk`]; a panic in it ends the run with an error instead of a thread.
+    fn next_chunk_or_fail(&mut self, shared: &Shared) -> Option<Chunk> {
+        let dealing = catch_unwind(AssertUnwindSafe(|| self.next_chunk(shared)));
+        dealing.unwrap_or_else(|panic| {
+            let error = Error::Internal(format!("dealing failed: {}", text_of(&panic)));
+            self.open.push_back(Group::broken(self.position.epoch, error));
+            self.epochs_left = Some(0);
+            shared.done.notify_one();
+            None
+        })
     }
 
     /// The next rows to prepare.
@@ -272,7 +287,7 @@ impl Worker {
                 state = shared.lock();
                 state.fetched_bytes -= bytes;
                 self.report(&mut state, group, done);
-            } else if let Some(chunk) = state.next_chunk(&shared) {
+            } else if let Some(chunk) = state.next_chunk_or_fail(&shared) {
                 // Others may find more to do: the group may hold more rows.
                 shared.work.notify_one();
                 drop(state);
@@ -304,17 +319,17 @@ impl Worker {
             state.fetched_bytes += fetch.bytes;
             state.reads += 1;
             state.to_read.push_back(fetch);
-            if state.idle_readers < state.to_read.len() && state.readers < self.shared.budget.reads
+            if state.idle_readers < state.to_read.len()
+                && state.readers.len() < self.shared.budget.reads
             {
                 let shared = Arc::clone(&self.shared);
                 let name = "feedline-read".to_owned();
-                if std::thread::Builder::new().name(name).spawn(move || read(&shared)).is_ok() {
-                    state.readers += 1;
-                }
+                let thread = std::thread::Builder::new().name(name).spawn(move || read(&shared));
+                state.readers.extend(thread);
             }
             self.shared.reading.notify_one();
         }
-        if state.readers == 0 {
+        if state.readers.is_empty() {
             // No thread could be started: do it here rather than never.
             while let Some(mut fetch) = state.to_read.pop_front() {
                 fetch.result = Some(fetch_bytes(&self.shared, fetch.address));
@@ -340,7 +355,17 @@ impl Worker {
             }
             self.begin_sample();
             let place = chunk.places.start + at as u64;
-            let address = shared.pipeline.address(place, &mut self.cursor);
+            let find = AssertUnwindSafe(|| shared.pipeline.address(place, &mut self.cursor));
+            let address = match catch_unwind(find) {
+                Ok(address) => address,
+                Err(panic) => {
+                    let error = format!("no sample for place {place}: {}", text_of(&panic));
+                    let (row, result) = (chunk.first_row + at, Err(Error::Internal(error)));
+                    done.push(Done { row, index: 0, result });
+                    at += 1;
+                    continue;
+                }
+            };
             match self.try_fetch(address) {
                 Ok(Fetched::Bytes(bytes)) => {
                     let row = self.sample(&mut chunk, at, address, bytes);
@@ -437,8 +462,7 @@ impl Worker {
         let (row, index) = (chunk.first_row + at, address.index);
         let work = AssertUnwindSafe(|| self.steps(chunk, at, address, bytes));
         let result = catch_unwind(work).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+            let text = text_of(&panic);
             let origin = self.shared.pipeline.source.origin(index);
             Err(Error::Internal(format!("a step panicked on {origin} (index {index}): {text}")))
         });
@@ -493,6 +517,12 @@ fn check_record(shared: &Shared, address: Address, extent: Extent<'_>) -> Result
     Err(Error::record(reason).at(origin, address.index, "read"))
 }
 
+/// What a panic said.
+fn text_of(panic: &Box<dyn Any + Send>) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown")
+}
+
 enum Fetched {
     Bytes(Option<Buffer>),
     WouldWait(usize),
@@ -533,15 +563,13 @@ fn read(shared: &Shared) {
             state.idle_readers -= 1;
         }
     }
-    state.readers -= 1;
-    shared.done.notify_all();
 }
 
-/// Waits until the last reader has ended.
+/// Waits until the last reader has ended; they were asked to.
 pub(crate) fn join_readers(shared: &Shared) {
-    let mut state = shared.lock();
-    while state.readers > 0 {
-        shared.reading.notify_all();
-        state = shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+    let readers = std::mem::take(&mut shared.lock().readers);
+    for reader in readers {
+        // A reader cannot panic out of its loop; if it did, there is nothing left to do here.
+        let _ = reader.join();
     }
 }

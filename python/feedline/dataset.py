@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from . import _core
 from .blobs import Blobs, array_blob, save_blobs
+from .ranks import detect
 from .views import Batch, to_numpy
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ class Dataset:
 
     @classmethod
     def _source(cls, step: str, args: dict[str, Any], blobs: Blobs | None = None) -> Self:
-        plan = json.dumps({"feedline": 1, "steps": [{"step": step, **args}]})
+        given = {name: _plain(value) for name, value in args.items()}
+        plan = json.dumps({"feedline": 1, "steps": [{"step": step, **given}]})
         return cls._from_json(_core.check(plan)[0], blobs or {})
 
     def _then(self, step: str, blobs: Blobs | None = None, /, **args: Any) -> Self:
@@ -93,8 +96,8 @@ class Dataset:
         if not shares or not all(share > 0 for share in shares) or sum(shares) > 1 + 1e-9:
             raise _core.PipelineError(f"split: shares {shares} must be above 0 and add up to 1 at most")
         bounds = [0.0]
-        for share in shares:
-            bounds.append(min(1.0, round(bounds[-1] + share, 12)))
+        for count in range(1, len(shares) + 1):
+            bounds.append(round(math.fsum(shares[:count]), 9))
         if bounds[-1] < 1:
             bounds.append(1.0)
         parts = zip(bounds, bounds[1:])
@@ -299,8 +302,9 @@ class Dataset:
     ) -> Self:
         """Says what happens to samples that cannot be read: `raise` (the default), or `skip`.
 
-        At most `count`, or a `share` of the epoch, may be skipped; each is written to `file`, one
-        JSON object a line, if it is given. Comes before `batch`.
+        At most `count`, or a `share` of the epoch, may be skipped on each rank, any number without
+        them; each is written to `file`, one JSON object a line, if it is given. Comes before
+        `batch`.
         """
         name = None if file is None else os.fspath(file)
         return self._then("on_error", policy=policy, count=count, share=share, file=name)
@@ -349,12 +353,12 @@ class Dataset:
         return iter(loader)
 
     def __len__(self) -> int:
-        """Batches (or samples, without `batch`) in an epoch of one rank."""
-        return _exact_length(self._open.steps(0, 1))
+        """Batches (or samples, without `batch`) in an epoch of this process's rank."""
+        return _exact_length(self._open.steps(*detect()))
 
     def len_bounds(self) -> tuple[int, int | None]:
         """Least and greatest number of batches in an epoch; None if it never ends."""
-        least, most = self._open.steps(0, 1)
+        least, most = self._open.steps(*detect())
         return (0 if most is None else least), most
 
     def __getitem__(self, index: int) -> Batch:
@@ -408,6 +412,18 @@ class Dataset:
 
     def __hash__(self) -> int:
         return hash(self._json)
+
+    def _index_is_its_own(self) -> bool:
+        """Whether the field `index` is the samples' own: that of `fl.range`, untouched."""
+        steps = [call["step"] for call in json.loads(self._json)["steps"]]
+        others = {"shuffle", "sample", "split", "take", "skip", "repeat", "batch", "on_error"}
+        return steps[0] == "range" and others.issuperset(steps[1:])
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
 
     def __reduce__(self) -> Any:
         if self._blobs:

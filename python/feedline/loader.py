@@ -61,8 +61,7 @@ class Loader:
         self._options = {name: value for name, value in options.items() if value is not None}
         self._options |= {"rank": rank, "world": world, "seed": seed}
         if with_index:
-            fields = self._pipeline.fields
-            if "index" in fields and not dataset.plan.startswith("range "):
+            if "index" in self._pipeline.fields and not dataset._index_is_its_own():
                 raise _core.PipelineError(
                     "with_index adds a field index, and the pipeline has one; rename it first"
                 )
@@ -74,6 +73,7 @@ class Loader:
         self._epoch = 0
         self._within = False
         self._pass = 0
+        self._stats: dict[str, Any] = {}
         self._convert: Callable[[Batch], Batch] = to_numpy
 
     # ------------------------------------------------------------------------------- iterating
@@ -89,8 +89,18 @@ class Loader:
     def _batches(self, this_pass: int) -> Iterator[Batch]:
         while True:
             if this_pass != self._pass:
-                raise RuntimeError("another loop over this loader has begun; this one is over")
-            raw = self._running().next()
+                raise RuntimeError(
+                    "this loop is over: another one has begun, or the loader was set to another place"
+                )
+            run = self._running()
+            try:
+                raw = run.next()
+            except BaseException:
+                # An error, or Ctrl-C between two batches: nothing was delivered. The loader stands
+                # before the batch that failed, and the next loop goes on from there.
+                self._state, self._within = run.state(True), False
+                self._close()
+                raise
             if raw is None:
                 self._epoch, self._within, self._state = self._epoch + 1, False, None
                 if self._epochs is not None:
@@ -103,7 +113,7 @@ class Loader:
         run = self._run
         if run is not None and not run.is_here():
             # This process is a fork: threads stayed behind, the place in the epoch came along.
-            self._state, run = run.state(), None
+            self._state, run = run.state(False), None
         if run is None:
             options = dict(self._options)
             if self._epochs is not None:
@@ -137,12 +147,15 @@ class Loader:
             return
         self._close()
         self._epoch, self._state, self._within = epoch, None, False
+        self._pass += 1
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands after the batches it has delivered: JSON of less than 1 kB."""
         if self._run is None and self._state is not None:
             return json.loads(self._state)
-        return json.loads(self._running().state())
+        if self._run is None:
+            return json.loads(self._pipeline.start_state(self._epoch, self.seed, self.rank, self.world))
+        return json.loads(self._running().state(False))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where `state` was saved: the next loop delivers exactly the rest of that epoch.
@@ -159,9 +172,9 @@ class Loader:
     # --------------------------------------------------------------------------------- looking
 
     def stats(self) -> dict[str, Any]:
-        """What the loader did so far and where the time went."""
+        """What the loader did since it last started, and where the time went."""
         if self._run is None or not self._run.is_here():
-            return {}
+            return self._stats
         return json.loads(self._run.stats())
 
     def explain(self) -> str:
@@ -193,13 +206,24 @@ class Loader:
     # --------------------------------------------------------------------------------- ending
 
     def _close(self) -> None:
+        if self._run is not None and self._run.is_here():
+            self._stats = json.loads(self._run.stats())
         self._run = None
 
     def close(self) -> None:
         """Ends all threads and keeps the place; iterating again goes on from it."""
         if self._run is not None:
-            self._state = self._run.state()
+            self._state, self._within = self._run.state(False), False
             self._close()
+
+    def __copy__(self) -> Self:
+        raise TypeError("a loader cannot be copied; make another one and load its state")
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.__copy__()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a loader cannot be pickled; save its state_dict() instead")
 
     def __enter__(self) -> Self:
         return self

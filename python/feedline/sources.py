@@ -22,7 +22,8 @@ def images(path: Path) -> Dataset:
     """The images below a folder; its subfolders are the classes, numbered in byte order.
 
     Fields: `image` (encoded; add `.decode()`) and `label`. Any mix of JPEG, PNG, WebP, BMP, GIF
-    and TIFF, at any depth. `ds.classes` has the names of the classes.
+    and TIFF, at any depth; files are chosen by extension, hidden ones are left out. `ds.classes`
+    has the names of the classes.
     """
     return Dataset._source("images", {"path": os.fspath(path)})
 
@@ -84,6 +85,8 @@ def arrays(
     """
     if layout not in (None, "HWC", "CHW"):
         raise _core.PipelineError(f"arrays: layout={layout!r} is neither HWC nor CHW")
+    if fields is not None and not isinstance(fields, Mapping):
+        raise _core.PipelineError("arrays: name them: fl.arrays(x=..., y=...), or give a dict")
     described: list[dict[str, Any]] = []
     blobs: Blobs = {}
     for name, values in {**(fields or {}), **named}.items():

@@ -124,6 +124,12 @@ impl Pipeline {
         export_batch(py, batch, true)
     }
 
+    /// The state at the beginning of an epoch.
+    fn start_state(&self, epoch: u64, seed: u64, rank: u64, world: u64) -> String {
+        let position = Position::epoch(epoch);
+        feedline_engine::State::new(&self.opened, position, Seed(seed), rank, world).to_json()
+    }
+
     /// Checks that a state fits, and says in which epoch it stands.
     fn check_state(&self, state: &str, seed: u64, rank: u64, world: u64) -> PyResult<u64> {
         let state = feedline_engine::State::from_json(state).map_err(raise)?;

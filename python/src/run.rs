@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub(crate) struct Run {
     run: ManuallyDrop<Mutex<Running>>,
     opened: Arc<feedline_ops::Pipeline>,
+    /// Where the run stood before the last call of `next`.
+    before: Mutex<Position>,
     process: u32,
 }
 
@@ -45,9 +47,10 @@ impl Run {
                 .map_err(raise)?,
         };
         let store = Arc::clone(&pipeline.store);
+        let before = Mutex::new(position.clone());
         let run = Running::start(Arc::clone(&opened), store, position, options).map_err(raise)?;
         let process = std::process::id();
-        Ok(Self { run: ManuallyDrop::new(Mutex::new(run)), opened, process })
+        Ok(Self { run: ManuallyDrop::new(Mutex::new(run)), opened, before, process })
     }
 
     /// Whether this process started the run.
@@ -63,6 +66,7 @@ impl Run {
         loop {
             let next = py.detach(|| {
                 let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+                *self.before.lock().unwrap_or_else(PoisonError::into_inner) = run.position();
                 run.next_within(PATIENCE)
             });
             match next.map_err(raise)? {
@@ -75,8 +79,9 @@ impl Run {
         }
     }
 
-    /// Where the run stands, as JSON. Works after a fork as well.
-    fn state(&self) -> PyResult<String> {
+    /// Where the run stands, or stood before the last call of `next`, as JSON. Works after a fork
+    /// as well.
+    fn state(&self, before: bool) -> PyResult<String> {
         let run = match self.run.try_lock() {
             Ok(run) => run,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -93,7 +98,10 @@ impl Run {
         };
         let options = run.options();
         let (seed, rank, world) = (options.seed, options.rank, options.world);
-        let position = run.position();
+        let position = match before {
+            true => self.before.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            false => run.position(),
+        };
         Ok(State::new(&self.opened, position, Seed(seed.0), rank, world).to_json())
     }
 

@@ -262,7 +262,10 @@ def test_an_exception_mid_epoch_ends_at_once():
 
 def test_ctrl_c_works_while_waiting():
     program = """
+    import signal
     import feedline as fl
+    # A process started in the background may have been told to ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     print("ready", flush=True)
     try:
         for batch in fl.range(1000).repeat().batch(16).loader(threads=1):
@@ -340,3 +343,93 @@ def test_importing_is_light():
         """
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_ctrl_c_loses_no_batch():
+    result = run(
+        """
+        import os, signal, threading
+        import numpy as np
+        import feedline as fl
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        x = np.zeros((60, 64, 64, 3), np.uint8)
+        ds = fl.arrays(image=x, n=np.arange(60), layout="HWC").repeat(10).resize([900, 900]).batch(4)
+        loader = ds.loader(threads=1)
+        seen = []
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            for batch in loader:
+                seen += batch["n"].tolist()
+        except KeyboardInterrupt:
+            pass
+        resumed = ds.loader()
+        resumed.load_state_dict(loader.state_dict())
+        rest = [i for batch in resumed for i in batch["n"].tolist()]
+        print(seen + rest == list(range(60)) * 10)
+        """
+    )
+    assert (result.stdout, result.stderr) == ("True\n", "")
+
+
+def test_an_error_gives_nothing_up(photos: Path):
+    broken = photos / "cat" / "05.png"
+    whole = broken.read_bytes()
+    broken.write_bytes(b"x" * len(whole))
+    loader = fl.images(photos).decode().center_crop(8).batch(4).loader(with_index=True)
+    seen = []
+    with pytest.raises(fl.RecordError):
+        for batch in loader:
+            seen += batch["index"].tolist()
+    assert loader.state_dict()["tail"] == len(seen) == 4
+    stamp = broken.stat()
+    broken.write_bytes(whole)
+    os.utime(broken, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert indices(loader) == [[4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
+
+
+def test_a_closed_loader_goes_on_where_it_was():
+    with fl.range(8).batch(2).loader() as loader:
+        for _ in loader:
+            break
+    assert loader.stats()["batches"] == 1
+    assert indices(loader) == [[2, 3], [4, 5], [6, 7]]
+
+
+def test_set_epoch_ends_a_loop_that_is_under_way():
+    loader = fl.range(6).batch(2).loader()
+    batches = iter(loader)
+    next(batches)
+    loader.set_epoch(3)
+    with pytest.raises(RuntimeError, match="this loop is over"):
+        next(batches)
+    assert loader.state_dict()["epoch"] == 3
+    assert len(indices(loader)) == 3 and loader.epoch == 4
+
+
+def test_loaders_are_not_copied_and_pipelines_need_not_be():
+    import copy
+    import pickle
+
+    ds = fl.arrays(x=np.arange(4)).batch(2)
+    assert copy.deepcopy(ds) is ds
+    for copying in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="loader cannot be"):
+            copying(ds.loader())
+
+
+def test_damaged_states_are_refused():
+    loader = fl.range(10).batch(2).loader()
+    state = loader.state_dict()
+    for change in ({"world": 0}, {"rank": 5}, {"stretch": 0}, {"feedline": 2}, {"left_over": [1]}):
+        with pytest.raises(fl.StateError):
+            loader.load_state_dict({**state, **change})
+        with pytest.raises(fl.StateError):
+            fl.merge_states([{**state, **change}])
+
+
+def test_lengths_are_those_of_this_rank(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ds = fl.range(8).batch(2)
+    assert len(ds) == len(list(ds)) == 2

@@ -234,3 +234,54 @@ def test_pipelines_show_what_they_are(photos: Path):
     assert "<table" in ds._repr_html_() and "random_resized_crop" in ds._repr_html_()
     text = ds.explain(threads=3)
     assert "fused" in text and "3 threads" in text
+
+
+def test_thirds_are_three_parts():
+    parts = fl.range(90).split(1 / 3, 1 / 3, 1 / 3)
+    assert [len(part) for part in parts] == [30, 30, 30]
+    assert len(fl.range(70).split(*[1 / 7] * 7)) == 7
+
+
+def test_numpy_numbers_are_numbers():
+    assert len(fl.range(np.int64(6)).batch(np.int32(4))) == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array(3),
+        3,
+        np.ma.masked_array([1, 2], [0, 1]),
+        "abc",
+        [["a", "b"]],
+        ["a", 1],
+        [[1], [1, 2]],
+        np.array([object()]),
+        np.array(["2020-01-01"], "datetime64[D]"),
+    ],
+)
+def test_what_is_no_array_is_refused(values):
+    with pytest.raises(fl.PipelineError, match="arrays: "):
+        fl.arrays(x=values)
+
+
+def test_arrays_need_names():
+    with pytest.raises(fl.PipelineError, match="name them"):
+        fl.arrays(np.arange(3))
+    assert len(fl.arrays(x=np.array([], "U3"))) == 0
+
+
+def test_an_image_is_no_list_of_files(photos: Path):
+    with pytest.raises(fl.SourceError, match="no list of files"):
+        len(fl.files(photos / "cat" / "00.png"))
+
+
+def test_hidden_files_are_left_out(photos: Path):
+    (photos / "cat" / "._00.png").write_bytes(b"metadata of another system")
+    assert len(fl.images(photos)) == 20
+
+
+def test_indices_do_not_replace_a_field():
+    ds = fl.range(3).one_hot(3, field="index").batch(3)
+    with pytest.raises(fl.PipelineError, match="rename it"):
+        ds.loader(with_index=True)

@@ -79,12 +79,18 @@ impl State {
     ///
     /// If it is no state, or of another version.
     pub fn from_json(text: &str) -> Result<Self> {
-        let state: Self = serde_json::from_str(text)
-            .map_err(|error| Error::State(format!("this is no state of a loader: {error}")))?;
-        if state.feedline != VERSION {
+        let none = |error| Error::State(format!("this is no state of a loader: {error}"));
+        let value: serde_json::Value = serde_json::from_str(text).map_err(none)?;
+        if let Some(version) = value.get("feedline").filter(|version| **version != VERSION) {
             return Err(Error::State(format!(
-                "it is of version {}; this release reads version {VERSION}",
-                state.feedline
+                "it is of version {version}; this release reads version {VERSION}"
+            )));
+        }
+        let state: Self = serde_json::from_value(value).map_err(none)?;
+        if state.rank >= state.world || state.stretch == 0 {
+            return Err(Error::State(format!(
+                "it is damaged: rank {} of {}, stretches of {}",
+                state.rank, state.world, state.stretch
             )));
         }
         Ok(state)

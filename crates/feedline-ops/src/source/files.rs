@@ -78,6 +78,11 @@ impl SourceRecipe for Files {
             }
             (None, None) => return Err(Error::pipeline("files: there is no list")),
         };
+        if text.contains(&0) {
+            return Err(Error::Source(format!(
+                "{what} is no list of files: it holds bytes that are no text"
+            )));
+        }
         let mut rows = parse(&text, self.labels, &what)?;
         let mut entries = Vec::with_capacity(rows.len());
         for (line, (path, _)) in rows.iter().enumerate() {

@@ -80,6 +80,10 @@ impl SourceRecipe for Images {
 }
 
 fn is_image(path: &Path) -> bool {
+    let name = path.file_name().map_or(&b""[..], |name| name.as_bytes());
+    if name.starts_with(b".") {
+        return false;
+    }
     let extension = path.extension().and_then(|extension| extension.to_str());
     extension.is_some_and(|e| EXTENSIONS.contains(&e.to_ascii_lowercase().as_str()))
 }

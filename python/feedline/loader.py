@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -102,6 +103,13 @@ class Loader:
                 self._close()
                 raise
             if raw is None:
+                if not self._within and self._state is None and self._pipeline.length:
+                    warnings.warn(
+                        f"epoch {self._epoch} has no batch for rank {self.rank} of {self.world}: there "
+                        f"are {self._pipeline.length} samples (is batch larger than that, with "
+                        "drop_last, or was every sample skipped?)",
+                        stacklevel=2,
+                    )
                 self._epoch, self._within, self._state = self._epoch + 1, False, None
                 if self._epochs is not None:
                     self._close()

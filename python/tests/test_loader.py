@@ -433,3 +433,9 @@ def test_lengths_are_those_of_this_rank(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     ds = fl.range(8).batch(2)
     assert len(ds) == len(list(ds)) == 2
+
+
+def test_an_epoch_without_batches_is_not_silent():
+    with pytest.warns(UserWarning, match="no batch"):
+        assert list(fl.range(3).batch(4, drop_last=True)) == []
+    assert list(fl.range(3).take(0).batch(4)) == []

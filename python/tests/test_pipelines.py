@@ -285,3 +285,26 @@ def test_indices_do_not_replace_a_field():
     ds = fl.range(3).one_hot(3, field="index").batch(3)
     with pytest.raises(fl.PipelineError, match="rename it"):
         ds.loader(with_index=True)
+
+
+def test_steps_run_in_the_order_in_which_they_are_written():
+    x = np.stack([picture(1, 16, 16)])
+
+    def images(pixels):
+        return fl.arrays(image=pixels, layout="HWC")
+
+    changes = {
+        "tone": lambda ds: ds.normalize(0.5, 0.004).cast("uint8"),
+        "resize": lambda ds: ds.resize([5, 7]),
+        "flip": lambda ds: ds.flip(1.0),
+        "crop": lambda ds: ds.center_crop([4, 3]),
+        "gray": lambda ds: ds.grayscale(3),
+    }
+    for first in changes.values():
+        for second in changes.values():
+            for third in changes.values():
+                together = third(second(first(images(x))))[0]["image"]
+                between = first(images(x))[0]["image"]
+                between = second(images(between[None]))[0]["image"]
+                between = third(images(between[None]))[0]["image"]
+                np.testing.assert_array_equal(together, between)

@@ -205,8 +205,11 @@ impl Picture {
         if self.size() == (to.width, to.height) {
             return Ok(self);
         }
-        // Weights are rounded, so a mirrored resize need not be the mirror image of a resize.
-        if self.resize.is_some() || self.flip_horizontal || self.flip_vertical {
+        // A resize comes before flips and pointwise changes in the description. It does not commute
+        // with either: weights are rounded, so a mirrored resize need not be the mirror image of a
+        // resize, and a mean of changed values is not the changed mean.
+        let flipped = self.flip_horizontal || self.flip_vertical;
+        if self.resize.is_some() || flipped || !self.pointwise.is_empty() {
             self = self.settle(context)?;
         }
         self.pixel_slot = context.slot;

@@ -126,7 +126,6 @@ impl Map for Decode {
 
     fn map(&self, mut sample: Sample, context: &mut Context<'_>) -> Result<Sample> {
         let field = self.field.ok_or_else(|| Error::Internal("decode was not prepared".into()))?;
-        let slot = context.slot;
         sample.update(field, |value| {
             let bytes = value.into_tensor(context)?.into_buffer();
             let limits = codec::Limits {
@@ -135,7 +134,7 @@ impl Map for Decode {
             };
             let header =
                 codec::probe(&bytes, &limits).map_err(|error| Error::record(error.to_string()))?;
-            Ok(Value::Deferred(Box::new(Picture::encoded(bytes, header, self, slot))))
+            Ok(Value::Deferred(Box::new(Picture::encoded(bytes, header, self, context))))
         })?;
         if field != self.to {
             sample.rename(field, self.to);

@@ -9,15 +9,16 @@
 //! ```
 //!
 //! A step that does not fit behind what is there already (a second resize, a change of colours)
-//! first has the picture computed, and a new description starts from its pixels. The same
-//! description can also be computed the slow way, whole and one step after another
-//! ([`Workspace::reference`](feedline_core::Workspace)): that is what it means, and what the fast
-//! way must equal bit for bit.
+//! first has the picture computed, and a new description starts from its pixels.
+//!
+//! In a plain run ([`Workspace::reference`](feedline_core::Workspace)) the picture also keeps the list
+//! of its changes as they were written, and is computed by doing one after the other to the whole
+//! picture. That is what it means; the form above, and the fast way, must equal it bit for bit.
 
 use super::decode::{Decode, Mode};
 use crate::codec::{self, Decoder, Header};
 use crate::kernel::{
-    self, Level, Order, Pixels, Rect, Resize, Scratch, Target, Tone, convert_into,
+    Level, Order, Pixels, Rect, Resize, Scratch, Target, Tone, convert_into, resize_into,
     resize_part_into, source_window,
 };
 use crate::table::{cast_bytes, normalize_bytes};
@@ -68,6 +69,15 @@ impl Pointwise {
     }
 }
 
+/// One change, as a step asked for it.
+enum Change {
+    Crop(Rect),
+    Resize(Resize),
+    FlipHorizontal,
+    FlipVertical,
+    Pointwise(Pointwise),
+}
+
 enum Origin {
     Encoded {
         bytes: Buffer,
@@ -76,7 +86,7 @@ enum Origin {
         orientation: u8,
         dct_scale: bool,
     },
-    /// Packed 8-bit pixels.
+    /// Pixels with channels last.
     Pixels(Tensor),
 }
 
@@ -95,6 +105,8 @@ pub struct Picture {
     flip_vertical: bool,
     pointwise: Vec<Pointwise>,
     layout: Layout,
+    /// The changes in their order, where the picture is to be computed by them.
+    changes: Option<Vec<Change>>,
     decode_slot: usize,
     pixel_slot: usize,
 }
@@ -105,10 +117,17 @@ struct Tools {
     decoder: Decoder,
     scratch: Scratch,
     oriented: Vec<u8>,
+    /// The last pointwise changes, their number of channels, and their table.
+    table: (Vec<Pointwise>, usize, Vec<u8>),
 }
 
 impl Picture {
-    pub(crate) fn encoded(bytes: Buffer, header: Header, decode: &Decode, slot: usize) -> Self {
+    pub(crate) fn encoded(
+        bytes: Buffer,
+        header: Header,
+        decode: &Decode,
+        context: &Context<'_>,
+    ) -> Self {
         let orientation = if decode.exif { header.orientation } else { 1 };
         let size =
             if orientation == 1 { (header.width, header.height) } else { header.oriented_size() };
@@ -116,11 +135,18 @@ impl Picture {
         let channels = if gray { 1 } else { 3 };
         let dct_scale = decode.dct_scale && orientation == 1;
         let origin = Origin::Encoded { bytes, header, gray, orientation, dct_scale };
-        Self::new(origin, size, channels, slot)
+        Self::new(origin, size, channels, context)
     }
 
-    fn new(origin: Origin, size: (usize, usize), channels: usize, slot: usize) -> Self {
-        let region = Rect { x: 0, y: 0, width: size.0, height: size.1 };
+    fn new(origin: Origin, size: (usize, usize), channels: usize, context: &Context<'_>) -> Self {
+        let region = Rect::whole(size.0, size.1);
+        let eight_bits = match &origin {
+            Origin::Pixels(tensor) => tensor.dtype() == DType::U8,
+            Origin::Encoded { .. } => true,
+        };
+        // Only these have kernels; others are rare enough for the simple way.
+        let has_kernel = eight_bits && matches!(channels, 1 | 3);
+        let simply = context.workspace.reference || !has_kernel;
         Self {
             origin,
             size,
@@ -132,8 +158,9 @@ impl Picture {
             flip_vertical: false,
             pointwise: Vec::new(),
             layout: Layout::Hwc,
-            decode_slot: slot,
-            pixel_slot: slot,
+            changes: simply.then(Vec::new),
+            decode_slot: context.slot,
+            pixel_slot: context.slot,
         }
     }
 
@@ -168,8 +195,7 @@ impl Picture {
                 (second, third, first, Tensor::new(dtype, &shape, buffer.freeze())?)
             }
         };
-        let mut picture =
-            Self::new(Origin::Pixels(tensor), (width, height), channels, context.slot);
+        let mut picture = Self::new(Origin::Pixels(tensor), (width, height), channels, context);
         picture.layout = layout;
         Ok(Box::new(picture))
     }
@@ -187,8 +213,16 @@ impl Picture {
         self.channels
     }
 
+    /// Notes a change for the simple way.
+    fn note(&mut self, change: impl FnOnce() -> Change) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change());
+        }
+    }
+
     /// Cuts out a rectangle, given in the picture as it is now.
     pub fn crop(&mut self, rect: Rect) {
+        self.note(|| Change::Crop(rect));
         let (width, height) = self.size();
         let x = if self.flip_horizontal { width - rect.x - rect.width } else { rect.x };
         let y = if self.flip_vertical { height - rect.y - rect.height } else { rect.y };
@@ -212,24 +246,28 @@ impl Picture {
         if self.resize.is_some() || flipped || !self.pointwise.is_empty() {
             self = self.settle(context)?;
         }
+        self.note(|| Change::Resize(to));
         self.pixel_slot = context.slot;
-        self.window = Rect { x: 0, y: 0, width: to.width, height: to.height };
+        self.window = Rect::whole(to.width, to.height);
         self.resize = Some(to);
         Ok(self)
     }
 
     /// Mirrors left to right.
     pub fn flip_horizontal(&mut self) {
+        self.note(|| Change::FlipHorizontal);
         self.flip_horizontal = !self.flip_horizontal;
     }
 
     /// Mirrors top to bottom.
     pub fn flip_vertical(&mut self) {
+        self.note(|| Change::FlipVertical);
         self.flip_vertical = !self.flip_vertical;
     }
 
     /// Adds a pointwise change.
     pub fn pointwise(&mut self, change: Pointwise) {
+        self.note(|| Change::Pointwise(change.clone()));
         self.pointwise.push(change);
     }
 
@@ -276,7 +314,8 @@ impl Picture {
 
     /// The table from an 8-bit value to its output, by running the changes over all 256 values.
     fn table(&self) -> Vec<u8> {
-        let ramp: Vec<u8> = (0..=255u8).flat_map(|v| vec![v; self.channels]).collect();
+        let ramp: Vec<u8> =
+            (0..=255u8).flat_map(|level| std::iter::repeat_n(level, self.channels)).collect();
         let (mut dtype, mut values) = (DType::U8, ramp);
         for change in &self.pointwise {
             values = change.apply(dtype, &values, self.channels);
@@ -307,17 +346,11 @@ impl Picture {
         tools: &mut Tools,
     ) -> Result<()> {
         let needed = self.needed();
-        let Tools { decoder, scratch, oriented } = tools;
+        let Tools { decoder, scratch, oriented, table } = tools;
         let (pixels, held, region) = match &self.origin {
             Origin::Pixels(tensor) => {
                 let (width, height) = self.size;
-                let pixels = Pixels {
-                    data: tensor.data(),
-                    width,
-                    height,
-                    stride: width * self.channels,
-                    channels: self.channels,
-                };
+                let pixels = Pixels::packed(tensor.data(), width, height, self.channels);
                 (part(pixels, needed), needed, self.region)
             }
             Origin::Encoded { bytes, header, gray, orientation, dct_scale } => {
@@ -342,20 +375,12 @@ impl Picture {
                     (part(decoded.pixels, inside), needed, self.region)
                 } else {
                     let (width, height) = codec::orient(decoded.pixels, *orientation, oriented);
-                    let channels = self.channels;
-                    let pixels = Pixels {
-                        data: oriented,
-                        width,
-                        height,
-                        stride: width * channels,
-                        channels,
-                    };
+                    let pixels = Pixels::packed(oriented, width, height, self.channels);
                     (part(pixels, needed), needed, self.region)
                 }
             }
         };
         let held = Rect { x: held.x - region.x, y: held.y - region.y, ..held };
-        let table;
         let tone = match &self.pointwise[..] {
             [] => Tone::Identity,
             [Pointwise::Normalize(affine)] => {
@@ -364,9 +389,11 @@ impl Picture {
                 Tone::Affine { scale: three(&affine.scale), bias: three(&affine.bias) }
             }
             changes => {
-                table = self.table();
+                if table.0 != changes || table.1 != self.channels {
+                    *table = (changes.to_vec(), self.channels, self.table());
+                }
                 let element = changes.last().and_then(|c| c.output().size()).unwrap_or(1);
-                Tone::Table { element, table: &table }
+                Tone::Table { element, table: &table.2 }
             }
         };
         let target = Target {
@@ -390,8 +417,7 @@ impl Picture {
                 scratch,
             ),
             None => {
-                let all = Rect { x: 0, y: 0, width: pixels.width, height: pixels.height };
-                convert_into(level, pixels, all, target);
+                convert_into(level, pixels, Rect::whole(pixels.width, pixels.height), target);
             }
         });
         Ok(())
@@ -422,53 +448,60 @@ impl Picture {
         [8, 4, 2].into_iter().find(fits).unwrap_or(1)
     }
 
-    /// The meaning: whole pictures, one step after another, by the simplest code.
-    fn reference(self: Box<Self>, out: &mut [u8], context: &mut Context<'_>) -> Result<()> {
+    /// The meaning: one change after another, each to the whole picture, by the simplest code.
+    fn simply(
+        &self,
+        changes: Vec<Change>,
+        out: &mut [u8],
+        context: &mut Context<'_>,
+    ) -> Result<()> {
         let mut tools = context.workspace.take::<Tools>();
-        let whole = self.reference_pixels(&mut tools);
-        let (mut pixels, mut size, region) = whole?;
-        let channels = self.channels;
-        let mut dtype = self.origin_dtype();
-        let element = dtype.size().unwrap_or(1);
-        pixels = rearrange(&pixels, size, channels * element, region, false, false);
-        size = (region.width, region.height);
-        if let Some(resize) = &self.resize {
-            let source = Pixels {
-                data: &pixels,
-                width: size.0,
-                height: size.1,
-                stride: size.0 * channels,
-                channels,
-            };
-            let (before, all) =
-                (Rect::whole(size.0, size.1), Rect::whole(resize.width, resize.height));
-            let mut result = vec![0; resize.width * resize.height * channels];
-            let target = Target {
-                out: &mut result,
-                order: Order::Hwc,
-                tone: Tone::Identity,
-                flip_horizontal: false,
-                flip_vertical: false,
-            };
-            let scratch = &mut tools.scratch;
-            kernel::resize_into(Level::Scalar, source, before, resize, all, target, scratch);
-            pixels = rearrange(
-                &result,
-                (resize.width, resize.height),
-                channels,
-                self.window,
-                false,
-                false,
-            );
-            size = (self.window.width, self.window.height);
-        }
+        let result = self.simply_with(changes, out, &mut tools);
         context.workspace.keep(tools);
-        let all = Rect::whole(size.0, size.1);
-        pixels = rearrange(&pixels, size, channels * element, all, self.flip_horizontal, false);
-        pixels = rearrange(&pixels, size, channels * element, all, false, self.flip_vertical);
-        for change in &self.pointwise {
-            pixels = change.apply(dtype, &pixels, channels);
-            dtype = change.output();
+        result
+    }
+
+    fn simply_with(
+        &self,
+        mut changes: Vec<Change>,
+        out: &mut [u8],
+        tools: &mut Tools,
+    ) -> Result<()> {
+        let (mut pixels, mut size, scaled_region) = self.whole_origin(tools)?;
+        if let Some(region) = scaled_region {
+            // Decoded at a fraction of its size: the crops up to the resize are this region of it.
+            let resize = changes.iter().position(|change| matches!(change, Change::Resize(_)));
+            changes.splice(..resize.unwrap_or(0), [Change::Crop(region)]);
+        }
+        let (channels, mut dtype) = (self.channels, self.origin_dtype());
+        for change in changes {
+            let pixel = channels * dtype.size().unwrap_or(1);
+            let all = Rect::whole(size.0, size.1);
+            match change {
+                Change::Crop(rect) => {
+                    pixels = rearrange(&pixels, size, pixel, rect, false, false);
+                    size = (rect.width, rect.height);
+                }
+                Change::Resize(to) => {
+                    let source = Pixels::packed(&pixels, size.0, size.1, channels);
+                    let window = Rect::whole(to.width, to.height);
+                    let mut result = vec![0; to.width * to.height * channels];
+                    let target = Target::plain(&mut result);
+                    let scratch = &mut tools.scratch;
+                    resize_into(Level::Scalar, source, all, &to, window, target, scratch);
+                    (pixels, size) = (result, (to.width, to.height));
+                }
+                Change::FlipHorizontal => {
+                    pixels = rearrange(&pixels, size, pixel, all, true, false);
+                }
+                Change::FlipVertical => {
+                    pixels = rearrange(&pixels, size, pixel, all, false, true);
+                }
+                Change::Pointwise(change) => {
+                    pixels = change.apply(dtype, &pixels, channels);
+                    dtype = change.output();
+                }
+            }
         }
         match self.layout {
             Layout::Hwc => out.copy_from_slice(&pixels),
@@ -484,29 +517,29 @@ impl Picture {
         }
     }
 
-    /// The whole origin, packed, and the region of it that is used. Whether the image is bad is
-    /// decided as everywhere: by decoding what is needed of it.
-    fn reference_pixels(&self, tools: &mut Tools) -> Result<(Vec<u8>, (usize, usize), Rect)> {
+    /// The whole origin, packed, its size, and the region that is used if it was decoded at a
+    /// fraction of its size. Whether the image is bad is decided as everywhere: by decoding what is
+    /// needed of it.
+    #[expect(clippy::type_complexity, reason = "used once, just above")]
+    fn whole_origin(&self, tools: &mut Tools) -> Result<(Vec<u8>, (usize, usize), Option<Rect>)> {
         match &self.origin {
-            Origin::Pixels(tensor) => Ok((tensor.data().to_vec(), self.size, self.region)),
+            Origin::Pixels(tensor) => Ok((tensor.data().to_vec(), self.size, None)),
             Origin::Encoded { bytes, header, gray, orientation, dct_scale } => {
                 let (mode, shrink) = (mode(*gray), self.shrink(*dct_scale, header));
                 if shrink > 1 {
                     let decoded = tools.decoder.decode_scaled(bytes, header, mode, shrink);
                     let pixels = decoded.map_err(bad)?.pixels;
                     let region = shrunk(self.region, shrink, &pixels);
-                    return Ok((packed(pixels), (pixels.width, pixels.height), region));
+                    return Ok((packed(pixels), (pixels.width, pixels.height), Some(region)));
                 }
                 let needed = if *orientation == 1 { self.needed() } else { whole(header) };
                 tools.decoder.decode_region(bytes, header, mode, needed).map_err(bad)?;
                 let decoded = tools.decoder.decode_full(bytes, header, mode, true).map_err(bad)?;
                 if *orientation == 1 {
-                    let pixels = decoded.pixels;
-                    return Ok((packed(pixels), (pixels.width, pixels.height), self.region));
+                    return Ok((packed(decoded.pixels), self.size, None));
                 }
-                let (width, height) =
-                    codec::orient(decoded.pixels, *orientation, &mut tools.oriented);
-                Ok((tools.oriented.clone(), (width, height), self.region))
+                codec::orient(decoded.pixels, *orientation, &mut tools.oriented);
+                Ok((tools.oriented.clone(), self.size, None))
             }
         }
     }
@@ -526,7 +559,7 @@ fn bad(error: codec::CodecError) -> Error {
 }
 
 fn whole(header: &Header) -> Rect {
-    Rect { x: 0, y: 0, width: header.width, height: header.height }
+    Rect::whole(header.width, header.height)
 }
 
 /// A view of a part of some pixels.
@@ -550,15 +583,8 @@ fn shrunk(region: Rect, by: usize, pixels: &Pixels<'_>) -> Rect {
 fn packed(pixels: Pixels<'_>) -> Vec<u8> {
     let channels = if pixels.channels == 1 { 1 } else { 3 };
     let mut out = vec![0; pixels.width * pixels.height * channels];
-    let all = Rect { x: 0, y: 0, width: pixels.width, height: pixels.height };
-    let target = Target {
-        out: &mut out,
-        order: Order::Hwc,
-        tone: Tone::Identity,
-        flip_horizontal: false,
-        flip_vertical: false,
-    };
-    convert_into(Level::Scalar, pixels, all, target);
+    let all = Rect::whole(pixels.width, pixels.height);
+    convert_into(Level::Scalar, pixels, all, Target::plain(&mut out));
     out
 }
 
@@ -614,16 +640,10 @@ impl Deferred for Picture {
         })
     }
 
-    fn write(self: Box<Self>, out: &mut [u8], context: &mut Context<'_>) -> Result<()> {
-        // Only 8-bit pixels have kernels of their own; others are rare enough for the simple way.
-        if context.workspace.reference
-            || self.origin_dtype() != DType::U8
-            || self.channels == 2
-            || self.channels > 3
-        {
-            self.reference(out, context)
-        } else {
-            self.compute(out, context)
+    fn write(mut self: Box<Self>, out: &mut [u8], context: &mut Context<'_>) -> Result<()> {
+        match self.changes.take() {
+            Some(changes) => self.simply(changes, out, context),
+            None => self.compute(out, context),
         }
     }
 

@@ -210,7 +210,13 @@ pub struct Target<'a> {
     pub flip_vertical: bool,
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
+    /// 8-bit pixels as they are, channels together.
+    pub fn plain(out: &'a mut [u8]) -> Self {
+        let (order, tone) = (Order::Hwc, Tone::Identity);
+        Self { out, order, tone, flip_horizontal: false, flip_vertical: false }
+    }
+
     fn check(&self, width: usize, height: usize, channels: usize) {
         let element = self.tone.element();
         if let Tone::Table { table, .. } = self.tone {

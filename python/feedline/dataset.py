@@ -282,6 +282,22 @@ class Dataset:
         """Turns a class number into a vector with a single 1."""
         return self._then("one_hot", classes=classes, field=field, dtype=dtype)
 
+    def sleep(
+        self,
+        ms: float = 0.0,
+        *,
+        slow_ms: float = 0.0,
+        every: int | None = None,
+        p: float = 0.0,
+        field: str | None = None,
+    ) -> Self:
+        """Holds every sample up for `ms` milliseconds: a stand-in for work, to measure with.
+
+        Slow samples wait `slow_ms` more: those whose index is a multiple of `every`, and those
+        chosen with chance `p`. `field` names whole numbers of milliseconds to wait besides.
+        """
+        return self._then("sleep", ms=ms, slow_ms=slow_ms, every=every, p=p, field=field)
+
     # ----------------------------------------------------------------------- where samples meet
 
     def batch(self, size: int, *, drop_last: bool = False, pad: bool = False) -> Self:

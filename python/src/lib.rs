@@ -16,7 +16,8 @@ use std::process::ExitCode;
 #[pyfunction]
 fn check(plan: &str) -> PyResult<(String, String, String, Vec<String>)> {
     let plan = feedline_plan::Plan::read(plan).map_err(error::raise)?;
-    let (plan, output) = feedline_ops::Pipeline::check(&plan).map_err(error::raise)?;
+    let (plan, output) = feedline_ops::Pipeline::check(&plan, Some(&feedline_store::LocalStore))
+        .map_err(error::raise)?;
     let fields = output.fields.iter().map(ToString::to_string).collect();
     Ok((plan.to_json(), plan.to_string(), plan.fingerprint().to_string(), fields))
 }

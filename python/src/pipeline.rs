@@ -142,27 +142,10 @@ impl Pipeline {
     fn one(&self, index: u64, epoch: u64, seed: u64) -> Result<Batch> {
         let opened = &self.opened;
         let address = Address { index, visit: 0 };
-        let bytes = match opened.source.locate(index) {
-            None => None,
-            Some(extent) => {
-                let mut buffer = feedline_core::BufferMut::new(extent.length as usize);
-                let read = self.store.read(extent, &mut buffer);
-                read.map_err(|error| error.at(|| opened.source.origin(index), index, "read"))?;
-                Some(buffer.freeze())
-            }
-        };
         let epoch = feedline_core::EpochSeed { seed: Seed(seed), epoch };
         let seed = SampleSeed { epoch, source: 0, index, visit: 0, output: 0 };
         let mut workspace = opened.workspace(feedline_core::Pool::new(0), false);
-        let sample = opened.run(address, bytes, seed, &mut workspace)?;
-        let mut context = opened.finish(seed, &mut workspace);
-        let mut fields = Vec::new();
-        for (name, value) in sample.into_fields() {
-            let tensor = value.into_tensor(&mut context);
-            let tensor =
-                tensor.map_err(|e| e.at(|| opened.source.origin(index), index, "finish"))?;
-            fields.push((name, tensor));
-        }
+        let fields = opened.sample(address, seed, &*self.store, &mut workspace)?;
         Ok(Batch { fields, rows: 1, indices: None })
     }
 }

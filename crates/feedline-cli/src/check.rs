@@ -31,7 +31,7 @@ struct FieldReport {
 }
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
-    let (plan, spec) = Pipeline::check(&args.plan.read()?.plan)?;
+    let (plan, spec) = Pipeline::check(&args.plan.read()?.plan, Some(&feedline_store::LocalStore))?;
     let fingerprint = plan.fingerprint().to_string();
     if output.json {
         let field = |field: &Field| {

@@ -57,7 +57,7 @@ pub(crate) fn run(output: &Output) -> Result<()> {
 }
 
 fn call(name: &str, args: &Map<String, Value>) -> Result<Step, String> {
-    match Builtin.step(&Call { step: name.to_owned(), args: args.clone() }) {
+    match Builtin.step(&Call { step: name.to_owned(), args: args.clone() }, None) {
         Ok((step, _)) => Ok(step),
         Err(Error::Pipeline(message)) => Err(message),
         Err(other) => Err(other.to_string()),

@@ -9,6 +9,7 @@
 
 mod batch;
 mod buffer;
+mod cancel;
 mod dtype;
 mod error;
 mod name;
@@ -24,6 +25,7 @@ mod tensor;
 
 pub use batch::Batch;
 pub use buffer::{ALIGNMENT, Buffer, BufferMut, Pool, RowsMut, Slots};
+pub use cancel::Cancel;
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};
 pub use name::Name;
@@ -34,8 +36,8 @@ pub use sample::{Deferred, Sample, Value};
 pub use seed::{Draws, EpochSeed, SampleSeed, Seed, StepId, mix};
 pub use spec::{Dim, Field, Layout, Spec};
 pub use step::{
-    Before, Blobs, Context, Cursor, Map, Order, OrderRun, Policy, Source, SourceRecipe, StepTime,
-    Workspace,
+    Before, Blobs, Context, Cursor, Map, Needs, Order, OrderRun, Policy, Source, SourceRecipe,
+    StepTime, Workspace,
 };
-pub use store::{Attempt, Entry, Extent, Store};
+pub use store::{Attempt, Cut, Entry, Extent, Store};
 pub use tensor::{Shape, Tensor};

@@ -1,6 +1,6 @@
 //! One record on its way: an ordered set of named values.
 
-use crate::{Context, DType, Error, Name, Result, Shape, Tensor};
+use crate::{Buffer, Context, Cut, DType, Error, Name, Needs, Result, Shape, Tensor};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::fmt;
@@ -21,6 +21,18 @@ pub trait Deferred: Any + Send {
     ///
     /// If the record turns out to be bad.
     fn write(self: Box<Self>, out: &mut [u8], context: &mut Context<'_>) -> Result<()>;
+    /// What has to be read out of the store before the value can be computed, if anything. Steps
+    /// that narrow the value (a crop) make this less.
+    fn wants(&self) -> Option<Cut<'_>> {
+        None
+    }
+    /// Whether what it wants may be read straight to where the value is to be written; `write` then
+    /// finds it there. Only if the cut's length is that of the value.
+    fn in_place(&self) -> bool {
+        false
+    }
+    /// Takes what it wanted; from now on it wants nothing.
+    fn supply(&mut self, _bytes: Buffer) {}
     /// The value itself, for steps that know its type.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
@@ -46,6 +58,28 @@ impl Value {
             Self::Deferred(value) => {
                 value.shape().iter().product::<usize>() * value.dtype().size().unwrap_or(1)
             }
+        }
+    }
+
+    /// What has to be read before it can be computed, if anything.
+    #[must_use]
+    pub fn wants(&self) -> Option<Cut<'_>> {
+        match self {
+            Self::Tensor(_) => None,
+            Self::Deferred(value) => value.wants(),
+        }
+    }
+
+    /// Whether what it wants may be read straight to where it is to be written.
+    #[must_use]
+    pub fn in_place(&self) -> bool {
+        matches!(self, Self::Deferred(value) if value.in_place())
+    }
+
+    /// Hands over what it wanted.
+    pub fn supply(&mut self, bytes: Buffer) {
+        if let Self::Deferred(value) = self {
+            value.supply(bytes);
         }
     }
 
@@ -143,6 +177,26 @@ impl Sample {
     /// The fields in order.
     pub fn fields(&self) -> impl Iterator<Item = &(Name, Value)> {
         self.fields.iter()
+    }
+
+    /// The first field, by number, of those that are needed and have yet to be read.
+    #[must_use]
+    pub fn wanting(&self, needs: Needs) -> Option<usize> {
+        let needed = |name: Name| match needs {
+            Needs::Nothing => false,
+            Needs::Field(field) => field == name,
+            Needs::Everything => true,
+        };
+        self.fields.iter().position(|(name, value)| needed(*name) && value.wants().is_some())
+    }
+
+    /// Field `number`.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many.
+    pub fn field_mut(&mut self, number: usize) -> &mut Value {
+        &mut self.fields[number].1
     }
 
     /// The fields, to be changed in place.

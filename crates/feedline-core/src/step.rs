@@ -1,8 +1,8 @@
 //! What a step is: sources, steps that order, steps that turn one sample into another.
 
 use crate::{
-    Draws, EpochSeed, Extent, Length, Permutation, Pool, Result, Sample, SampleSeed, Spec, StepId,
-    Store, Tensor,
+    Cancel, Draws, EpochSeed, Extent, Length, Name, Permutation, Pool, Result, Sample, SampleSeed,
+    Spec, StepId, Store, Tensor,
 };
 use std::any::Any;
 use std::collections::HashMap;
@@ -198,12 +198,30 @@ pub trait Map: Send + Sync {
     /// Every mistake that can be seen before the first sample, in the words of the plan's author.
     fn prepare(&mut self, input: &Spec) -> Result<Spec>;
 
+    /// Told once, when the data is opened: a name of what comes in that is the same for the same
+    /// sample of the same data after the same steps, or `None` if random steps come before. A step
+    /// may keep what it found out about a sample under that name.
+    fn bind(&mut self, _identity: Option<&str>) {}
+
     /// Does the work on one sample. Random choices come from [`Context::draws`].
     ///
     /// # Errors
     ///
     /// If this sample cannot be used.
     fn map(&self, sample: Sample, context: &mut Context<'_>) -> Result<Sample>;
+
+    /// Which fields have to be at hand before `map` is called, out of those that are still to be
+    /// read from the store. By default everything, or nothing if the step only extends
+    /// descriptions.
+    fn needs(&self, _sample: &Sample, _context: &Context<'_>) -> Needs {
+        if self.is_fused() { Needs::Nothing } else { Needs::Everything }
+    }
+
+    /// Which of a few ways the step takes for a sample, as far as its draws alone tell; 0 is the
+    /// usual one. Costs are learnt for each way by itself, before any work is done.
+    fn way(&self, _draws: Draws) -> u8 {
+        0
+    }
 
     /// Whether the step makes random choices.
     fn is_random(&self) -> bool {
@@ -215,6 +233,17 @@ pub trait Map: Send + Sync {
     fn is_fused(&self) -> bool {
         false
     }
+}
+
+/// What a step needs to be read before it can work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Descriptions are enough.
+    Nothing,
+    /// One field.
+    Field(Name),
+    /// All fields.
+    Everything,
 }
 
 /// What happens to a record that cannot be used.
@@ -254,6 +283,8 @@ pub struct Workspace {
     pub times: Vec<StepTime>,
     /// Whether this sample is timed.
     pub timing: bool,
+    /// Says when the run is to end.
+    pub cancel: Cancel,
     kept: Vec<Box<dyn Any + Send>>,
 }
 
@@ -262,7 +293,7 @@ impl Workspace {
     #[must_use]
     pub fn new(pool: Pool, steps: usize, reference: bool) -> Self {
         let times = vec![StepTime::default(); steps];
-        Self { pool, reference, times, timing: false, kept: Vec::new() }
+        Self { pool, reference, times, timing: false, cancel: Cancel::default(), kept: Vec::new() }
     }
 
     /// The one value of type `T` kept here, made on first use.

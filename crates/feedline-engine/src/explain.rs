@@ -140,18 +140,11 @@ pub fn explain(pipeline: &Pipeline, options: &Options) -> Explanation {
 /// Per-sample steps, those that run in one pass put together.
 fn sample_stages(pipeline: &Pipeline) -> Vec<Stage> {
     let mut stages: Vec<(bool, Vec<String>)> = Vec::new();
-    let first = 1 + pipeline.order_names.len();
-    let calls: Vec<String> = pipeline.plan.calls()[1..]
-        .iter()
-        .filter(|call| !pipeline.order_names.contains(&call.step.as_str()))
-        .map(ToString::to_string)
-        .collect();
-    debug_assert!(calls.len() + first >= pipeline.maps.len());
-    for (map, call) in pipeline.maps.iter().zip(calls.iter().filter(|c| !is_other(c))) {
+    for map in &pipeline.maps {
         let fused = map.map.is_fused();
         match stages.last_mut() {
-            Some((true, steps)) if fused => steps.push(call.clone()),
-            _ => stages.push((fused, vec![call.clone()])),
+            Some((true, steps)) if fused => steps.push(map.call.clone()),
+            _ => stages.push((fused, vec![map.call.clone()])),
         }
     }
     let how = |fused: bool, steps: &[String]| {
@@ -171,10 +164,6 @@ fn sample_stages(pipeline: &Pipeline) -> Vec<Stage> {
         .into_iter()
         .map(|(fused, steps)| Stage { stage: "sample", how: how(fused, &steps).into(), steps })
         .collect()
-}
-
-fn is_other(call: &str) -> bool {
-    ["batch", "on_error"].contains(&call.split(' ').next().unwrap_or(""))
 }
 
 fn short(hash: &str) -> String {

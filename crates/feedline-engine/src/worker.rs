@@ -14,7 +14,7 @@ use feedline_core::{
     Address, Attempt, Buffer, Cursor, EpochSeed, Error, Extent, Pool, Position, Result, SampleSeed,
     Store, Workspace,
 };
-use feedline_ops::Pipeline;
+use feedline_ops::{Pipeline, Progress, Task};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -480,13 +480,25 @@ impl Worker {
         let pipeline = &self.shared.pipeline;
         let Address { index, visit } = address;
         let seed = SampleSeed { epoch: self.cursor.seed, source: 0, index, visit, output: 0 };
-        let sample = pipeline.run(address, bytes, seed, &mut self.workspace)?;
+        let mut task = Task::new(pipeline, address, bytes, seed)?;
+        while let Progress::Reads(field) = task.advance(pipeline, &mut self.workspace)? {
+            let cut = task.wants(field).expect("x");
+            let mut buffer = self.shared.pool.take(cut.length())?;
+            self.shared.store.read_cut(&cut, &mut 0, &mut buffer)?;
+            task.supply(field, buffer.freeze());
+        }
+        let sample = task.into_sample();
         let start = self.workspace.timing.then(Instant::now);
         let last = pipeline.maps.len();
         let before = self.workspace.times[last].nanos;
         let mut context = pipeline.finish(seed, &mut self.workspace);
         let mut loose = Vec::new();
-        for (number, (_, value)) in sample.into_fields().enumerate() {
+        for (number, (_, mut value)) in sample.into_fields().enumerate() {
+            if let Some(cut) = value.wants() {
+                let mut buffer = self.shared.pool.take(cut.length())?;
+                self.shared.store.read_cut(&cut, &mut 0, &mut buffer)?;
+                value.supply(buffer.freeze());
+            }
             let written = match &mut chunk.columns[number] {
                 Some(rows) => value.write(rows.row(at), &mut context),
                 None => value.into_tensor(&mut context).map(|tensor| loose.push((number, tensor))),

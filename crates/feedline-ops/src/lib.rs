@@ -22,6 +22,8 @@ pub mod source;
 pub mod table;
 
 mod registry;
+mod task;
 
 pub use pipeline::{BoundMap, Pipeline};
 pub use registry::{Builtin, Step};
+pub use task::{Progress, Row, Task};

@@ -9,13 +9,12 @@ use crate::batch::Batch;
 use crate::order::{Skip, Take};
 use crate::registry::{Builtin, Step};
 use feedline_core::{
-    Address, Before, Blobs, Buffer, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy,
-    Result, Sample, SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
+    Address, Before, Blobs, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy, Result,
+    SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
 };
 use feedline_plan::{Fingerprint, Plan};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A per-sample step in its place.
 pub struct BoundMap {
@@ -25,8 +24,8 @@ pub struct BoundMap {
     pub id: StepId,
     /// The prepared step.
     pub map: Box<dyn Map>,
-    /// What comes out of it.
-    pub output: Spec,
+    /// The step and its arguments, as the plan spells them.
+    pub call: String,
 }
 
 /// A pipeline that is checked and opened.
@@ -66,8 +65,8 @@ struct Checked {
     output: Spec,
 }
 
-/// Checks everything about a plan that can be known without touching data.
-fn check(plan: &Plan) -> Result<Checked> {
+/// Checks everything about a plan that can be known without opening its data.
+fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<Checked> {
     let mut steps = Vec::new();
     let mut calls = Vec::new();
     let mut counts: HashMap<&'static str, usize> = HashMap::new();
@@ -75,7 +74,7 @@ fn check(plan: &Plan) -> Result<Checked> {
         return Err(Error::pipeline("it is empty; begin with a source, such as images or range"));
     }
     for call in plan.calls() {
-        let (step, canonical) = Builtin.step(call)?;
+        let (step, canonical) = Builtin.step(call, store)?;
         let name = feedline_core::Name::new(&canonical.step).as_str();
         let occurrence = counts.entry(name).or_default();
         steps.push((name, StepId::new(name, *occurrence), step));
@@ -123,7 +122,7 @@ fn check(plan: &Plan) -> Result<Checked> {
             }
             Step::Map(mut map) => {
                 sample = map.prepare(&sample)?;
-                maps.push(BoundMap { name, id, map, output: sample.clone() });
+                maps.push(BoundMap { name, id, map, call: calls[at + 1].to_string() });
             }
             Step::Batch(recipe) => batch = Some(recipe),
             Step::Policy(given) => {
@@ -142,14 +141,29 @@ fn check(plan: &Plan) -> Result<Checked> {
     Ok(Checked { plan, source, input, orders, maps, batch, policy, sample, output })
 }
 
+/// Tells each step what comes before it, as far as that is the same in every epoch.
+fn bind_maps(maps: &mut [BoundMap], manifest: &str) {
+    let mut before = blake3::Hasher::new();
+    before.update(manifest.as_bytes());
+    let mut random = false;
+    for step in maps {
+        let identity = before.finalize().to_hex();
+        step.map.bind((!random).then_some(&identity[..32]));
+        before.update(b"|").update(step.call.as_bytes());
+        random |= step.map.is_random();
+    }
+}
+
 impl Pipeline {
-    /// Checks a plan and says what it delivers, without touching data.
+    /// Checks a plan and says what it delivers, without opening data. With a store, a source may
+    /// look at its files to settle what its arguments leave open, such as the types of its fields;
+    /// the plan that comes back says them.
     ///
     /// # Errors
     ///
     /// If a step is unknown, an argument is wrong, or steps do not fit together.
-    pub fn check(plan: &Plan) -> Result<(Plan, Spec)> {
-        let checked = check(plan)?;
+    pub fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<(Plan, Spec)> {
+        let checked = check(plan, store)?;
         Ok((checked.plan, checked.output))
     }
 
@@ -159,9 +173,10 @@ impl Pipeline {
     ///
     /// As [`Pipeline::check`], or if the data is missing.
     pub fn open(plan: &Plan, store: &dyn Store, blobs: &Blobs) -> Result<Self> {
-        let Checked { plan, source, input, orders, maps, batch, policy, sample, output } =
-            check(plan)?;
+        let Checked { plan, source, input, orders, mut maps, batch, policy, sample, output } =
+            check(plan, Some(store))?;
         let source = source.open(store, blobs)?;
+        bind_maps(&mut maps, &source.manifest());
         let mut length = Length::Finite(source.length());
         let mut order: Vec<Box<dyn OrderRun>> = Vec::new();
         let (mut order_names, mut fixed) = (Vec::new(), true);
@@ -220,39 +235,6 @@ impl Pipeline {
             (place, visit) = step.at(place, visit, cursor);
         }
         Address { index: place, visit }
-    }
-
-    /// Makes a sample out of its bytes and takes it through all steps. Deferred values stay so.
-    ///
-    /// # Errors
-    ///
-    /// If the sample is bad; the error says where and at which step.
-    pub fn run(
-        &self,
-        address: Address,
-        bytes: Option<Buffer>,
-        seed: SampleSeed,
-        workspace: &mut Workspace,
-    ) -> Result<Sample> {
-        let at = |error: Error, step: &str| {
-            error.at(|| self.source.origin(address.index), address.index, step)
-        };
-        let timing = workspace.timing;
-        let mut last = timing.then(Instant::now);
-        let mut sample =
-            self.source.parse(address.index, bytes).map_err(|error| at(error, "read"))?;
-        for (slot, step) in self.maps.iter().enumerate() {
-            let mut context = Context { workspace, seed, step: step.id, slot };
-            sample = step.map.map(sample, &mut context).map_err(|error| at(error, step.name))?;
-            if let Some(before) = last {
-                let now = Instant::now();
-                let time = &mut workspace.times[slot];
-                time.nanos = time.nanos.wrapping_add((now - before).as_nanos() as u64);
-                time.samples += 1;
-                last = Some(now);
-            }
-        }
-        Ok(sample)
     }
 
     /// The context in which finished values are written out, after all steps.

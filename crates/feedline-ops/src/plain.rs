@@ -3,8 +3,8 @@
 
 use crate::Pipeline;
 use feedline_core::{
-    Batch, Cursor, EpochSeed, Error, Length, Name, Policy, Pool, Position, Result, SampleSeed,
-    Seed, Store, Tensor, Workspace,
+    Address, Batch, Cursor, EpochSeed, Error, Length, Name, Policy, Pool, Position, Result,
+    SampleSeed, Seed, Store, Tensor, Workspace,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -80,34 +80,10 @@ impl Plain {
     /// One sample through all steps.
     fn sample(&mut self, place: u64) -> Result<(u64, Vec<(Name, Tensor)>)> {
         let address = self.pipeline.address(place, &mut self.cursor);
-        let bytes = match self.pipeline.source.locate(address.index) {
-            None => None,
-            Some(extent) => {
-                let mut buffer = self.workspace.pool.take(extent.length as usize)?;
-                let origin = || self.pipeline.source.origin(address.index);
-                let read = self.store.read(extent, &mut buffer);
-                read.map_err(|error| error.at(origin, address.index, "read"))?;
-                Some(buffer.freeze())
-            }
-        };
-        let seed = SampleSeed {
-            epoch: self.cursor.seed,
-            source: 0,
-            index: address.index,
-            visit: address.visit,
-            output: 0,
-        };
-        let sample = self.pipeline.run(address, bytes, seed, &mut self.workspace)?;
-        let origin = || self.pipeline.source.origin(address.index);
-        let mut context = self.pipeline.finish(seed, &mut self.workspace);
-        let mut fields = Vec::new();
-        for (name, value) in sample.into_fields() {
-            let tensor = value
-                .into_tensor(&mut context)
-                .map_err(|error| error.at(origin, address.index, "batch"))?;
-            fields.push((name, tensor));
-        }
-        Ok((address.index, fields))
+        let Address { index, visit } = address;
+        let seed = SampleSeed { epoch: self.cursor.seed, source: 0, index, visit, output: 0 };
+        let row = self.pipeline.sample(address, seed, &*self.store, &mut self.workspace)?;
+        Ok((index, row))
     }
 
     /// Computes the next sample of this rank, if there is one.

@@ -1,6 +1,6 @@
 //! The table of all steps: from a name and arguments to a recipe that can run.
 
-use feedline_core::{Error, Map, Order, Policy, Result, SourceRecipe};
+use feedline_core::{Error, Map, Order, Policy, Result, SourceRecipe, Store};
 use feedline_plan::{Call, Catalog, Recipe, did_you_mean};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,18 +21,32 @@ pub enum Step {
 
 /// A row of a stage's table: a step's name, and how its arguments are read.
 pub(crate) type Row = (&'static str, Reader);
-/// Reads a call's arguments into a recipe, and spells them in the canonical way.
-pub(crate) type Reader = fn(&Call) -> Result<(Step, Call)>;
+/// Reads a call's arguments into a recipe, settles what they leave to the data if there is a store
+/// to look into, and spells them in the canonical way.
+pub(crate) type Reader = fn(&Call, Option<&dyn Store>) -> Result<(Step, Call)>;
 
 /// A recipe that can take its place in a pipeline.
 pub(crate) trait IntoStep: Recipe + DeserializeOwned + PartialEq {
     /// The recipe as a step.
     fn into_step(self) -> Step;
+
+    /// The recipe with everything settled that only the data can say (the types of its fields), so
+    /// that the plan can be checked from then on without the data.
+    ///
+    /// # Errors
+    ///
+    /// If the data is missing or cannot be read.
+    fn resolve(self, _store: &dyn Store) -> Result<Self> {
+        Ok(self)
+    }
 }
 
 /// The reader of recipe `R`, for the tables.
-pub(crate) fn read<R: IntoStep>(call: &Call) -> Result<(Step, Call)> {
-    let recipe: R = parse(call)?;
+pub(crate) fn read<R: IntoStep>(call: &Call, store: Option<&dyn Store>) -> Result<(Step, Call)> {
+    let mut recipe: R = parse(call)?;
+    if let Some(store) = store {
+        recipe = recipe.resolve(store)?;
+    }
     let canonical = canonical(&recipe)?;
     Ok((recipe.into_step(), canonical))
 }
@@ -96,14 +110,14 @@ impl Builtin {
         tables.into_iter().flatten().copied()
     }
 
-    /// The step that a call names.
+    /// The step that a call names. With a store, what the arguments leave to the data is settled.
     ///
     /// # Errors
     ///
     /// If there is none of that name, or an argument is wrong.
-    pub fn step(&self, call: &Call) -> Result<(Step, Call)> {
+    pub fn step(&self, call: &Call, store: Option<&dyn Store>) -> Result<(Step, Call)> {
         match Self::rows().find(|(name, _)| *name == call.step) {
-            Some((_, read)) => read(call),
+            Some((_, read)) => read(call, store),
             None => {
                 let hint = did_you_mean(&call.step, Self::rows().map(|row| row.0));
                 let hint = match hint {
@@ -122,7 +136,7 @@ impl Catalog for Builtin {
     }
 
     fn canonical(&self, call: &Call) -> Result<Call> {
-        Ok(self.step(call)?.1)
+        Ok(self.step(call, None)?.1)
     }
 }
 
@@ -137,7 +151,10 @@ macro_rules! step {
     ($recipe:ty, $name:literal, Source) => {
         step!(@ $recipe, $name, |recipe| $crate::Step::Source(Box::new(recipe)));
     };
-    (@ $recipe:ty, $name:literal, $make:expr) => {
+    ($recipe:ty, $name:literal, Source, $resolve:path) => {
+        step!(@ $recipe, $name, |recipe| $crate::Step::Source(Box::new(recipe)), $resolve);
+    };
+    (@ $recipe:ty, $name:literal, $make:expr $(, $resolve:path)?) => {
         impl feedline_plan::Recipe for $recipe {
             const NAME: &'static str = $name;
         }
@@ -146,6 +163,10 @@ macro_rules! step {
                 let make: fn(Self) -> $crate::Step = $make;
                 make(self)
             }
+
+            $(fn resolve(self, store: &dyn feedline_core::Store) -> feedline_core::Result<Self> {
+                $resolve(self, store)
+            })?
         }
     };
 }

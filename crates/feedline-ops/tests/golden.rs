@@ -434,7 +434,7 @@ fn the_shorter_side_is_computed_as_torchvision_computes_it() {
             input[0], input[1]
         );
         let plan = format!("arrays fields=[{image}] | resize size={}{longest}", row["size"]);
-        let found = Pipeline::check(&plan.parse().unwrap()).map(|(_, spec)| {
+        let found = Pipeline::check(&plan.parse().unwrap(), None).map(|(_, spec)| {
             let size = spec.fields[0].image_size().unwrap();
             [size[0].unwrap(), size[1].unwrap()]
         });

@@ -4,7 +4,8 @@
 //! read on the thread that uses its bytes, while they are hot in its cache, and only a cold one is
 //! left to a reader that may wait for the disk.
 
-use feedline_core::{Attempt, BufferMut, Entry, Error, Extent, Result, Store};
+use feedline_core::{Attempt, Cut, Entry, Error, Extent, Result, Store};
+use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -40,7 +41,7 @@ impl Store for LocalStore {
         Ok(entry(path.to_owned(), &meta))
     }
 
-    fn read(&self, extent: Extent<'_>, out: &mut BufferMut) -> Result<()> {
+    fn read(&self, extent: Extent<'_>, out: &mut [u8]) -> Result<()> {
         let file = File::open(extent.path).map_err(|error| unreadable(extent.path, error))?;
         let mut done = 0;
         while done < out.len() {
@@ -61,7 +62,7 @@ impl Store for LocalStore {
     }
 
     #[cfg(target_os = "linux")]
-    fn try_read(&self, extent: Extent<'_>, out: &mut BufferMut) -> Result<Attempt> {
+    fn try_read(&self, extent: Extent<'_>, out: &mut [u8]) -> Result<Attempt> {
         use rustix::io::{Errno, ReadWriteFlags, preadv2};
         use std::io::IoSliceMut;
 
@@ -94,8 +95,57 @@ impl Store for LocalStore {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn try_read(&self, _: Extent<'_>, _: &mut BufferMut) -> Result<Attempt> {
+    fn try_read(&self, _: Extent<'_>, _: &mut [u8]) -> Result<Attempt> {
         Ok(Attempt::WouldWait)
+    }
+
+    fn read_cut(&self, cut: &Cut<'_>, done: &mut usize, out: &mut [u8]) -> Result<()> {
+        let file = open_listed(cut)?;
+        let reading = cut.read_planes(done, out, |offset, bytes| {
+            file.read_exact_at(bytes, offset).map_err(|error| unreadable(cut.path, error))?;
+            Ok(Attempt::Done)
+        });
+        reading.map(|_| ())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn try_read_cut(&self, cut: &Cut<'_>, done: &mut usize, out: &mut [u8]) -> Result<Attempt> {
+        use rustix::io::{Errno, ReadWriteFlags, preadv2};
+        use std::io::IoSliceMut;
+
+        let file = open_listed(cut)?;
+        cut.read_planes(done, out, |offset, bytes| {
+            let mut read = 0;
+            while read < bytes.len() {
+                let mut parts = [IoSliceMut::new(&mut bytes[read..])];
+                let from = offset + read as u64;
+                match preadv2(&file, &mut parts, from, ReadWriteFlags::NOWAIT) {
+                    Ok(0) => return Err(shorter(&listed(cut), from as usize)),
+                    Ok(count) => read += count,
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                        return Ok(Attempt::WouldWait);
+                    }
+                    Err(error) => return Err(unreadable(cut.path, error.into())),
+                }
+            }
+            Ok(Attempt::Done)
+        })
+    }
+}
+
+fn listed<'a>(cut: &Cut<'a>) -> Extent<'a> {
+    Extent { path: cut.path, offset: 0, length: cut.size, whole: true }
+}
+
+/// Opens the object of a cut, which must have the size that it was listed with.
+fn open_listed(cut: &Cut<'_>) -> Result<File> {
+    let file = File::open(cut.path).map_err(|error| unreadable(cut.path, error))?;
+    let size = file.metadata().map_err(|error| unreadable(cut.path, error))?.len();
+    match size.cmp(&cut.size) {
+        Ordering::Less => Err(shorter(&listed(cut), size as usize)),
+        Ordering::Greater => Err(longer(&listed(cut))),
+        Ordering::Equal => Ok(file),
     }
 }
 
@@ -169,6 +219,55 @@ fn bad(path: &Path, reason: String) -> Error {
 mod tests {
     use super::*;
     use feedline_core::Pool;
+
+    #[test]
+    fn cuts_are_read_from_where_they_were_left_in_any_direction() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("array");
+        // An array of 2 × 5 × 6 rows of 8 bytes, whose numbers say where they lie.
+        let bytes: Vec<u8> = (0..60u8).flat_map(|row| (0..8).map(move |at| row * 4 + at)).collect();
+        fs::write(&path, &bytes).unwrap();
+        let cut = Cut {
+            path: &path,
+            size: 480,
+            offset: 240 + 48 + 16 + 2,
+            run: 3,
+            counts: [1, 3, 4],
+            strides: [240, 48, 8],
+            reversed: [false; 3],
+        };
+        for flips in 0..8 {
+            let reversed = [flips & 1 > 0, flips & 2 > 0, flips & 4 > 0];
+            let cut = Cut { reversed, ..cut };
+            let mut wanted = Vec::new();
+            for plane in 0..3 {
+                let plane = if reversed[1] { 2 - plane } else { plane };
+                for row in 0..4 {
+                    let row = if reversed[2] { 3 - row } else { row };
+                    let from = 306 + plane * 48 + row * 8;
+                    wanted.extend_from_slice(&bytes[from..from + 3]);
+                }
+            }
+            for done in 0..3 {
+                let (mut first, mut found) = (0, vec![0; cut.length()]);
+                assert_eq!(
+                    LocalStore.try_read_cut(&cut, &mut first, &mut found).unwrap(),
+                    Attempt::Done
+                );
+                assert_eq!((first, &found), (3, &wanted), "{reversed:?}");
+                // What was done before stays as it is.
+                let mut rest = vec![0xEE; cut.length()];
+                LocalStore.read_cut(&cut, &mut done.clone(), &mut rest).unwrap();
+                let same = rest.iter().zip(&wanted).filter(|(a, b)| a == b).count();
+                assert!(same >= (3 - done) * 12, "{done}: {rest:?}");
+            }
+        }
+        let mut found = vec![0; cut.length()];
+        for size in [479, 481] {
+            let error = LocalStore.read_cut(&Cut { size, ..cut }, &mut 0, &mut found).unwrap_err();
+            assert!(error.to_string().contains("changed"), "{error}");
+        }
+    }
     use std::ffi::OsStr;
 
     fn both(path: &Path, length: u64, whole: bool) -> [Result<Vec<u8>>; 2] {

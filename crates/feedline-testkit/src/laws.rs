@@ -2,8 +2,8 @@
 
 use crate::Fixtures;
 use feedline_core::{
-    Address, Batch, BufferMut, Cursor, EpochSeed, Length, Policy, Pool, Position, Result,
-    SampleSeed, Seed, Store,
+    Address, Batch, Cursor, EpochSeed, Length, Policy, Pool, Position, Result, SampleSeed, Seed,
+    Store,
 };
 use feedline_engine::{Next, Options, Run, State, Steps, merge_states};
 use feedline_ops::plain::{Part, Plain};
@@ -170,13 +170,13 @@ pub fn assert_laws_within(plan: &str, fixtures: &Fixtures, worlds: &[u64], resum
 fn survives_its_forms(parsed: &Plan) {
     let reread: Plan = parsed.to_string().parse().expect("a printed plan can be read");
     assert_eq!(&reread, parsed, "the text form changed the plan");
-    let Ok((plan, _)) = Pipeline::check(parsed) else { return };
+    let Ok((plan, _)) = Pipeline::check(parsed, Some(&LocalStore)) else { return };
     let canonical = plan.canonical(&Builtin).expect("a plan that was right stays right");
     assert_eq!(canonical, plan, "canonical twice is not canonical");
     for text in [plan.to_string(), plan.to_json(), plan.to_pretty_json()] {
         let again = Plan::read(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(again, plan, "{text}");
-        let (again, _) = Pipeline::check(&again).expect("a plan that was right stays right");
+        let (again, _) = Pipeline::check(&again, None).expect("a plan that was right stays right");
         assert_eq!(again.fingerprint(), plan.fingerprint(), "{text}");
     }
 }
@@ -354,14 +354,7 @@ impl Laws<'_> {
             let address = pipeline.address(place, &mut cursor);
             let Address { index, visit } = address;
             let seed = SampleSeed { epoch: cursor.seed, source: 0, index, visit, output: 0 };
-            let bytes = pipeline.source.locate(index).map(|extent| {
-                let mut buffer = BufferMut::new(extent.length as usize);
-                self.store.read(extent, &mut buffer).map(|()| buffer.freeze())
-            });
-            let Ok(bytes) = bytes.transpose() else { continue };
-            let Ok(sample) = pipeline.run(address, bytes, seed, &mut workspace) else { continue };
-            let mut context = pipeline.finish(seed, &mut workspace);
-            if sample.into_fields().all(|(_, value)| value.into_tensor(&mut context).is_ok()) {
+            if pipeline.sample(address, seed, &*self.store, &mut workspace).is_ok() {
                 good.push(index);
             }
         }

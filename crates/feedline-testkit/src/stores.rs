@@ -1,6 +1,6 @@
 //! Stores that are slow, that fail, or that count.
 
-use feedline_core::{Attempt, BufferMut, Entry, Error, Extent, Result, Store};
+use feedline_core::{Attempt, Entry, Error, Extent, Result, Store};
 use feedline_store::LocalStore;
 use std::io;
 use std::path::Path;
@@ -23,12 +23,12 @@ impl Store for SlowStore {
         LocalStore.stat(path)
     }
 
-    fn read(&self, extent: Extent<'_>, out: &mut BufferMut) -> Result<()> {
+    fn read(&self, extent: Extent<'_>, out: &mut [u8]) -> Result<()> {
         std::thread::sleep(self.delay);
         LocalStore.read(extent, out)
     }
 
-    fn try_read(&self, _: Extent<'_>, out: &mut BufferMut) -> Result<Attempt> {
+    fn try_read(&self, _: Extent<'_>, out: &mut [u8]) -> Result<Attempt> {
         // What the buffer holds is unspecified: nothing may rely on it.
         out.fill(0xA5);
         Ok(Attempt::WouldWait)
@@ -63,12 +63,12 @@ impl Store for FailingStore {
         LocalStore.stat(path)
     }
 
-    fn read(&self, extent: Extent<'_>, out: &mut BufferMut) -> Result<()> {
+    fn read(&self, extent: Extent<'_>, out: &mut [u8]) -> Result<()> {
         self.check(&extent)?;
         LocalStore.read(extent, out)
     }
 
-    fn try_read(&self, extent: Extent<'_>, out: &mut BufferMut) -> Result<Attempt> {
+    fn try_read(&self, extent: Extent<'_>, out: &mut [u8]) -> Result<Attempt> {
         if self.late {
             return Ok(Attempt::WouldWait);
         }
@@ -100,12 +100,12 @@ impl Store for CountingStore {
         LocalStore.stat(path)
     }
 
-    fn read(&self, extent: Extent<'_>, out: &mut BufferMut) -> Result<()> {
+    fn read(&self, extent: Extent<'_>, out: &mut [u8]) -> Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         LocalStore.read(extent, out)
     }
 
-    fn try_read(&self, extent: Extent<'_>, out: &mut BufferMut) -> Result<Attempt> {
+    fn try_read(&self, extent: Extent<'_>, out: &mut [u8]) -> Result<Attempt> {
         let attempt = LocalStore.try_read(extent, out)?;
         if attempt == Attempt::Done {
             self.reads.fetch_add(1, Ordering::Relaxed);

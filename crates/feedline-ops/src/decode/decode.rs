@@ -3,7 +3,9 @@
 use super::Picture;
 use crate::codec;
 use crate::registry::step;
-use feedline_core::{Context, DType, Error, Field, Layout, Map, Name, Result, Sample, Spec, Value};
+use feedline_core::{
+    Context, DType, Error, Field, Layout, Map, Name, Needs, Result, Sample, Spec, Value,
+};
 use serde::{Deserialize, Serialize};
 
 /// Decodes the encoded image in a field to 8-bit pixels, height × width × channels.
@@ -140,6 +142,10 @@ impl Map for Decode {
             sample.rename(field, self.to);
         }
         Ok(sample)
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        self.field.map_or(Needs::Nothing, Needs::Field)
     }
 
     fn is_fused(&self) -> bool {

@@ -4,7 +4,7 @@ use super::numbers::cast_bytes;
 use crate::decode::{Picture, Pointwise};
 use crate::registry::step;
 use feedline_core::{
-    Buffer, Context, DType, Error, Layout, Map, Name, Result, Sample, Spec, Tensor, Value,
+    Buffer, Context, DType, Error, Layout, Map, Name, Needs, Result, Sample, Spec, Tensor, Value,
 };
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,13 @@ impl Map for Cast {
             Ok(Tensor::new(self.dtype, tensor.shape(), Buffer::from(&bytes[..]))?.into())
         })?;
         Ok(sample)
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        match self.at {
+            Some((name, None)) => Needs::Field(name),
+            _ => Needs::Nothing,
+        }
     }
 
     fn is_fused(&self) -> bool {

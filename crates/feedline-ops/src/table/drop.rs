@@ -1,7 +1,7 @@
 //! Leaves some fields out.
 
 use crate::registry::step;
-use feedline_core::{Context, Error, Map, Name, Result, Sample, Spec};
+use feedline_core::{Context, Error, Map, Name, Needs, Result, Sample, Spec};
 use serde::{Deserialize, Serialize};
 
 /// Leaves these fields out. An image that is dropped before its pixels are used is never decoded.
@@ -32,5 +32,9 @@ impl Map for Drop {
             sample.take(*name);
         }
         Ok(sample)
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        Needs::Nothing
     }
 }

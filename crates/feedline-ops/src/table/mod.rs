@@ -6,12 +6,14 @@ mod numbers;
 mod one_hot;
 mod rename;
 mod select;
+mod sleep;
 
 pub use cast::Cast;
 pub use drop::Drop;
 pub use one_hot::OneHot;
 pub use rename::Rename;
 pub use select::Select;
+pub use sleep::Sleep;
 
 pub(crate) use numbers::{cast_bytes, normalize_bytes, to_f64, to_i64};
 
@@ -23,4 +25,5 @@ pub(crate) const STEPS: &[Row] = &[
     ("rename", read::<Rename>),
     ("drop", read::<Drop>),
     ("one_hot", read::<OneHot>),
+    ("sleep", read::<Sleep>),
 ];

@@ -3,7 +3,7 @@
 use super::numbers::{cast_bytes, to_i64};
 use crate::registry::step;
 use feedline_core::{
-    Buffer, Context, DType, Error, Field, Map, Name, Result, Sample, Spec, Tensor,
+    Buffer, Context, DType, Error, Field, Map, Name, Needs, Result, Sample, Spec, Tensor,
 };
 use serde::{Deserialize, Serialize};
 
@@ -66,5 +66,9 @@ impl Map for OneHot {
             Ok(Tensor::new(self.dtype, &[self.classes], Buffer::from(&bytes[..]))?.into())
         })?;
         Ok(sample)
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        Needs::Field(self.field)
     }
 }

@@ -1,7 +1,7 @@
 //! Other names for fields.
 
 use crate::registry::step;
-use feedline_core::{Context, Error, Map, Name, Result, Sample, Spec};
+use feedline_core::{Context, Error, Map, Name, Needs, Result, Sample, Spec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -56,5 +56,9 @@ impl Map for Rename {
             }
         }
         Ok(sample)
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        Needs::Nothing
     }
 }

@@ -1,7 +1,7 @@
 //! Keeps some fields.
 
 use crate::registry::step;
-use feedline_core::{Context, Error, Map, Name, Result, Sample, Spec};
+use feedline_core::{Context, Error, Map, Name, Needs, Result, Sample, Spec};
 use serde::{Deserialize, Serialize};
 
 /// Keeps these fields, in this order.
@@ -38,5 +38,9 @@ impl Map for Select {
             }
         }
         Ok(kept)
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        Needs::Nothing
     }
 }

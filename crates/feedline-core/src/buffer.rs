@@ -13,9 +13,12 @@
 use crate::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Every buffer starts at a multiple of this many bytes.
@@ -26,6 +29,27 @@ struct Block {
     start: NonNull<u8>,
     capacity: usize,
     pool: Weak<PoolState>,
+    /// Whether the pool no longer counts it as in use.
+    left: AtomicBool,
+}
+
+thread_local! {
+    /// Bytes of pooled blocks that this thread took and has not let go, and the most there were
+    /// since somebody asked.
+    static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+}
+
+fn hold(bytes: isize) {
+    HELD.with(|held| {
+        let (now, most) = held.get();
+        held.set((now + bytes, most.max(now + bytes)));
+    });
+}
+
+/// The most bytes of pooled blocks that this thread held at a time since it last asked.
+#[must_use]
+pub fn most_held() -> usize {
+    HELD.with(|held| held.replace((0, 0)).1.max(0) as usize)
 }
 
 // SAFETY: a block owns its allocation; access goes through `&`/`&mut` of its single owner type.
@@ -42,12 +66,21 @@ impl Block {
     fn allocate(capacity: usize, pool: Weak<PoolState>) -> Option<Self> {
         if capacity == 0 {
             let start = NonNull::new(ALIGNMENT as *mut u8).expect("the alignment is not zero");
-            return Some(Self { start, capacity, pool });
+            return Some(Self { start, capacity, pool, left: AtomicBool::new(false) });
         }
         let layout = Layout::from_size_align(capacity, ALIGNMENT).ok()?;
         // SAFETY: the layout has a non-zero size.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { start, capacity, pool })
+        Some(Self { start, capacity, pool, left: AtomicBool::new(false) })
+    }
+}
+
+impl Block {
+    /// Ends counting it as in use.
+    fn leave(&self, pool: &PoolState) {
+        if !self.left.swap(true, Ordering::Relaxed) {
+            pool.used.fetch_sub(self.capacity, Ordering::Relaxed);
+        }
     }
 }
 
@@ -57,7 +90,14 @@ impl Drop for Block {
             return;
         }
         if let Some(pool) = self.pool.upgrade() {
-            let block = Self { start: self.start, capacity: self.capacity, pool: Weak::new() };
+            self.leave(&pool);
+            hold(-(self.capacity as isize));
+            let block = Self {
+                start: self.start,
+                capacity: self.capacity,
+                pool: Weak::new(),
+                left: AtomicBool::new(true),
+            };
             if let Some(refused) = pool.give_back(block) {
                 std::mem::forget(refused);
             } else {
@@ -81,11 +121,12 @@ pub struct Pool {
 struct PoolState {
     free: Mutex<Free>,
     keep: usize,
+    used: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Free {
-    blocks: Vec<Block>,
+    blocks: VecDeque<Block>,
     bytes: usize,
 }
 
@@ -93,20 +134,27 @@ impl PoolState {
     /// Takes a block back, or refuses it. Never waits for long: a fork may have left the lock held.
     fn give_back(&self, block: Block) -> Option<Block> {
         let Ok(mut free) = self.free.try_lock() else { return Some(block) };
-        if free.bytes + block.capacity > self.keep || free.blocks.len() >= 512 {
+        let room = self.keep.saturating_sub(self.used.load(Ordering::Relaxed));
+        if block.capacity > room {
             return Some(block);
         }
+        // What has lain unused for longest makes room: sizes change as the data does.
+        while free.bytes + block.capacity > room || free.blocks.len() >= 512 {
+            let Some(oldest) = free.blocks.pop_front() else { break };
+            free.bytes -= oldest.capacity;
+        }
         free.bytes += block.capacity;
-        free.blocks.push(block);
+        free.blocks.push_back(block);
         None
     }
 }
 
 impl Pool {
-    /// A pool that keeps at most `keep` bytes of unused blocks.
+    /// A pool that keeps unused blocks as long as they and those in use have at most `keep` bytes.
     #[must_use]
     pub fn new(keep: usize) -> Self {
-        Self { state: Arc::new(PoolState { free: Mutex::default(), keep }) }
+        let state = PoolState { free: Mutex::default(), keep, used: AtomicUsize::new(0) };
+        Self { state: Arc::new(state) }
     }
 
     /// A writable buffer of `length` bytes; what they contain is unspecified.
@@ -117,16 +165,33 @@ impl Pool {
     pub fn take(&self, length: usize) -> Result<BufferMut> {
         let capacity = size_class(length);
         if let Ok(mut free) = self.state.free.try_lock() {
-            let found = free.blocks.iter().rposition(|block| block.capacity == capacity);
-            if let Some(index) = found {
-                let mut block = free.blocks.swap_remove(index);
+            // A block that is a little too large is better than fresh pages.
+            let fits =
+                |block: &Block| (capacity..=capacity + capacity / 4).contains(&block.capacity);
+            let exact = free.blocks.iter().rposition(|block| block.capacity == capacity);
+            if let Some(index) = exact.or_else(|| free.blocks.iter().rposition(fits))
+                && let Some(mut block) = free.blocks.remove(index)
+            {
                 free.bytes -= block.capacity;
                 block.pool = Arc::downgrade(&self.state);
-                return Ok(BufferMut { block, length });
+                return Ok(self.lend(block, length));
             }
         }
         let block = Block::allocate(capacity, Arc::downgrade(&self.state));
-        Ok(BufferMut { block: block.ok_or_else(|| no_memory(length))?, length })
+        Ok(self.lend(block.ok_or_else(|| no_memory(length))?, length))
+    }
+
+    fn lend(&self, block: Block, length: usize) -> BufferMut {
+        block.left.store(false, Ordering::Relaxed);
+        self.state.used.fetch_add(block.capacity, Ordering::Relaxed);
+        hold(block.capacity as isize);
+        BufferMut { block, length }
+    }
+
+    /// Bytes of all blocks that are in use: taken, and neither dropped nor handed over.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        self.state.used.load(Ordering::Relaxed)
     }
 
     /// Bytes that lie unused in the pool.
@@ -269,6 +334,15 @@ impl Buffer {
         }
     }
 
+    /// Hands the bytes over to somebody else's budget: their pool no longer counts them as in use.
+    pub fn hand_over(&self) {
+        if let Owner::Block(block) = &*self.owner
+            && let Some(pool) = block.pool.upgrade()
+        {
+            block.leave(&pool);
+        }
+    }
+
     /// The buffer as a writable one, if nothing else shares it and it is whole; otherwise itself.
     ///
     /// # Errors
@@ -407,6 +481,23 @@ impl fmt::Debug for RowsMut {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_knows_what_is_in_use() {
+        let pool = Pool::new(1 << 20);
+        let _ = most_held();
+        let (first, second) = (pool.take(1000).unwrap(), pool.take(3000).unwrap().freeze());
+        assert!((4000..4600).contains(&pool.used_bytes()));
+        drop(first);
+        assert!((3000..3500).contains(&pool.used_bytes()));
+        second.hand_over();
+        assert_eq!(pool.used_bytes(), 0);
+        drop(second);
+        assert_eq!(pool.used_bytes(), 0);
+        assert!((4000..4600).contains(&most_held()));
+        assert_eq!(most_held(), 0);
+        assert!(pool.take(2900).unwrap().len() == 2900 && pool.used_bytes() == 0);
+    }
 
     #[test]
     fn buffers_are_aligned_and_reused() {

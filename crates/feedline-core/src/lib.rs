@@ -24,7 +24,7 @@ mod store;
 mod tensor;
 
 pub use batch::Batch;
-pub use buffer::{ALIGNMENT, Buffer, BufferMut, Pool, RowsMut, Slots};
+pub use buffer::{ALIGNMENT, Buffer, BufferMut, Pool, RowsMut, Slots, most_held};
 pub use cancel::Cancel;
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};

@@ -50,6 +50,12 @@ pub trait Source: Send + Sync {
     /// A hash over what index i means: names, sizes, times, labels, contents of arrays.
     fn manifest(&self) -> String;
 
+    /// Bytes of sample `index` as far as they are known before anything is read: what its cost goes
+    /// by.
+    fn weight(&self, index: u64) -> u64 {
+        self.locate(index).map_or(0, |extent| extent.length)
+    }
+
     /// Integers of a field that are known without reading samples: the labels, for one.
     fn column(&self, _field: &str) -> Option<Vec<i64>> {
         None

@@ -233,22 +233,18 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// The index of the first tensor that differs from the one before all others.
-    pub fn stack(parts: &[Self], pool: &Pool) -> Result<Self, usize> {
+    /// If there are none, there is not so much memory, or one differs from the first: `odd` is then
+    /// asked what to say of it.
+    pub fn stack(parts: &[Self], pool: &Pool, odd: impl FnOnce(usize) -> Error) -> Result<Self> {
         let Some(first) = parts.first() else {
-            let bytes = BufferMut::new(0).freeze();
-            return Ok(Self {
-                dtype: DType::U8,
-                shape: Shape::from_slice(&[0]),
-                data: Data::Shared(bytes),
-            });
+            return Err(Error::Internal("a stack of nothing".into()));
         };
         let differs = |part: &Self| part.dtype != first.dtype || part.shape != first.shape;
         if let Some(at) = parts.iter().position(differs) {
-            return Err(at);
+            return Err(odd(at));
         }
         let total = parts.iter().map(|part| part.data().len()).sum();
-        let mut buffer = pool.take(total).map_err(|_| 0usize)?;
+        let mut buffer = pool.take(total)?;
         let mut offsets = vec![0u64];
         let mut at = 0;
         for part in parts {
@@ -259,7 +255,7 @@ impl Tensor {
         }
         let bytes = buffer.freeze();
         if first.dtype.size().is_none() {
-            return Self::ragged(first.dtype, bytes, &offsets).map_err(|_| 0usize);
+            return Self::ragged(first.dtype, bytes, &offsets);
         }
         let mut shape = Shape::from_slice(&[parts.len()]);
         shape.extend_from_slice(&first.shape);
@@ -311,16 +307,19 @@ mod tests {
     fn stacking_adds_a_dimension_or_offsets() {
         let pool = Pool::new(0);
         let rows = [Tensor::from_slice(&[2], &[1i32, 2]), Tensor::from_slice(&[2], &[3i32, 4])];
-        let stacked = Tensor::stack(&rows, &pool).unwrap();
+        let odd = |at: usize| Error::record(format!("number {at}"));
+        let stacked = Tensor::stack(&rows, &pool, odd).unwrap();
         assert_eq!(stacked.shape(), [2, 2]);
         assert_eq!(stacked.as_slice::<i32>().unwrap(), [1, 2, 3, 4]);
         assert_eq!(stacked.row(1), rows[1]);
         let texts = [Tensor::text("a"), Tensor::text(""), Tensor::text("ccc")];
-        let ragged = Tensor::stack(&texts, &pool).unwrap();
+        let ragged = Tensor::stack(&texts, &pool, odd).unwrap();
         assert_eq!(ragged.item(2), Some(&b"ccc"[..]));
         assert_eq!(ragged.item(1), Some(&b""[..]));
         assert_eq!(ragged.item(3), None);
-        let odd = [Tensor::scalar(1i32), Tensor::scalar(1i64)];
-        assert_eq!(Tensor::stack(&odd, &pool), Err(1));
+        let others = [Tensor::scalar(1i32), Tensor::scalar(1i64)];
+        let error = Tensor::stack(&others, &pool, odd).unwrap_err().to_string();
+        assert!(error.contains("number 1"), "{error}");
+        assert!(Tensor::stack(&[], &pool, odd).is_err());
     }
 }

@@ -1,20 +1,45 @@
 //! How much a run may use.
 
-use feedline_core::Seed;
+use crate::record::Recording;
+use feedline_core::{Error, Result, Seed};
 use feedline_ops::Pipeline;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-/// Parameters of a run. None of them changes what is delivered, except seed, rank, world and the
-/// request for indices.
+/// In which order samples are delivered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Delivery {
+    /// Batches are a pure function of plan, seed and epoch.
+    #[default]
+    Exact,
+    /// A batch takes what is ready: the same rows, each exactly once an epoch, none of them more
+    /// than `max_slip` batches from its place. 0 lets the engine choose.
+    Ready {
+        /// How many batches a sample may move.
+        max_slip: u64,
+    },
+    /// The batches of an earlier run, as it wrote them down.
+    Replay(Arc<Recording>),
+}
+
+/// Parameters of a run. None of them changes what is delivered, except seed, rank, world, delivery
+/// and the request for indices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Threads that prepare samples; 0 for one per core this process may use.
     pub threads: usize,
     /// Bytes that may be in flight: batches being filled and fetched data.
     pub memory: usize,
-    /// Reads that may wait for storage at once.
+    /// Reads that may wait for storage at once; 0 lets the engine choose.
     pub reads: usize,
     /// Batches prepared ahead of the consumer; 0 lets the engine choose.
     pub ahead: usize,
+    /// Whether the engine goes on choosing while it runs. What is given above is never changed.
+    pub tune: bool,
+    /// The order of samples.
+    pub delivery: Delivery,
+    /// Where the composition of batches is written down.
+    pub record: Option<PathBuf>,
     /// The seed of all random choices.
     pub seed: Seed,
     /// Which rank this is.
@@ -34,8 +59,11 @@ impl Default for Options {
         Self {
             threads: 0,
             memory: 1_000_000_000,
-            reads: 16,
+            reads: 0,
             ahead: 0,
+            tune: true,
+            delivery: Delivery::Exact,
+            record: None,
             seed: Seed(0),
             rank: 0,
             world: 1,
@@ -46,7 +74,55 @@ impl Default for Options {
     }
 }
 
-/// What the engine made of its options for one pipeline.
+/// Rows that may be owed at a time where batches take what is ready, so that a state stays small.
+pub const MOST_OWED: u64 = 4096;
+
+impl Options {
+    /// Checks what can be wrong about the options themselves.
+    ///
+    /// # Errors
+    ///
+    /// Says what would be right.
+    pub fn check(&self, pipeline: &Pipeline) -> Result<()> {
+        if self.world == 0 || self.rank >= self.world {
+            return Err(Error::pipeline(format!(
+                "rank {} of {} ranks; ranks count from 0",
+                self.rank, self.world
+            )));
+        }
+        let size = pipeline.stretch() as u64;
+        if let Delivery::Ready { max_slip } = self.delivery
+            && max_slip.max(1).saturating_mul(size) > MOST_OWED
+        {
+            return Err(Error::pipeline(format!(
+                "order=\"ready\" with max_slip={} and batches of {size} may owe {} samples, and a \
+                 state holds {MOST_OWED}; {}",
+                max_slip.max(1),
+                max_slip.max(1).saturating_mul(size),
+                match MOST_OWED / size {
+                    0 => "make batches smaller".to_owned(),
+                    most => format!("max_slip can be {most} at most"),
+                }
+            )));
+        }
+        if self.record.is_some() && matches!(self.delivery, Delivery::Replay(_)) {
+            return Err(Error::pipeline("a replay is not recorded again; leave record out"));
+        }
+        Ok(())
+    }
+
+    /// How many rows from the first that is owed on may be under way, where batches take what is
+    /// ready.
+    pub(crate) fn window(&self, size: u64) -> Option<u64> {
+        match self.delivery {
+            Delivery::Ready { max_slip: 0 } => Some((MOST_OWED / size).clamp(1, 8) * size),
+            Delivery::Ready { max_slip } => Some(max_slip * size),
+            Delivery::Exact | Delivery::Replay(_) => None,
+        }
+    }
+}
+
+/// What the engine made of its options for one pipeline, before it has measured anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Threads that prepare samples.
@@ -59,21 +135,25 @@ pub struct Budget {
     pub groups: usize,
     /// Bytes of one batch, if every batch has the same.
     pub batch_bytes: Option<usize>,
-    /// Bytes that the pool of buffers keeps for reuse.
-    pub pooled: usize,
 }
 
 /// Small batches are prepared this many bytes ahead, so that threads need not wake for each.
 const SMALL_AHEAD: usize = 8 << 20;
+/// Reads at once before any was measured.
+const FIRST_READS: usize = 8;
+
+/// One thread for each core this process may use, unless a number was given.
+pub(crate) fn threads(given: usize) -> usize {
+    match given {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    }
+}
 
 impl Budget {
-    /// Settles what was left open.
+    /// Settles what was left open, for a team of `threads`.
     #[must_use]
-    pub fn new(pipeline: &Pipeline, options: &Options) -> Self {
-        let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
-        };
+    pub fn new(pipeline: &Pipeline, options: &Options, threads: usize) -> Self {
         let padded = pipeline.batch.as_ref().is_some_and(|batch| batch.pad);
         let length = usize::try_from(pipeline.length().places()).unwrap_or(usize::MAX);
         let rows = pipeline.stretch().min(if padded { usize::MAX } else { length }).max(1);
@@ -89,17 +169,7 @@ impl Budget {
             groups = groups.min(options.memory / bytes);
         }
         let groups = groups.max(1);
-        // What is in flight, what the consumer holds, and one more.
-        let pooled = batch_bytes
-            .map_or(options.memory / 4, |bytes| bytes.saturating_mul(groups.saturating_add(2)));
-        let pooled = pooled.min(options.memory).saturating_add(16 << 20);
-        Self {
-            threads,
-            memory: options.memory,
-            reads: options.reads.max(1),
-            groups,
-            batch_bytes,
-            pooled,
-        }
+        let reads = if options.reads == 0 { FIRST_READS } else { options.reads };
+        Self { threads, memory: options.memory, reads, groups, batch_bytes }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Counters {
     pub epochs: u64,
     pub skipped: u64,
     pub bytes_delivered: u64,
+    /// Bytes of reads that had to wait.
+    pub waited_bytes: u64,
 }
 
 impl Counters {
@@ -91,8 +93,23 @@ pub struct Stats {
     pub open: usize,
     /// Threads that prepare samples.
     pub threads: usize,
+    /// What the tuner has chosen by now.
+    pub tuned: Tuned,
+    /// Bytes in flight.
+    pub memory_used: usize,
     /// Time of each step, source first.
     pub steps: Vec<StepStats>,
+}
+
+/// What the tuner has chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tuned {
+    /// Threads that work; the others rest.
+    pub threads: usize,
+    /// Batches prepared ahead.
+    pub ahead: usize,
+    /// Reads that wait for storage at once.
+    pub reads: usize,
 }
 
 /// Time of one step.

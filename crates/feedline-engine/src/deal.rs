@@ -1,7 +1,141 @@
 //! Dealing: which places a rank's next group holds, by arithmetic.
 
-use feedline_core::{Length, Position};
+use crate::{Delivery, Options};
+use feedline_core::{Error, Length, Position, Result};
 use feedline_ops::Pipeline;
+
+/// What a rank is dealt.
+pub(crate) enum Dealt {
+    /// The rows of a batch: their places, and their numbers among the rank's rows where those
+    /// matter.
+    Rows { epoch: u64, places: Vec<u64>, numbers: Vec<u64> },
+    /// The end of an epoch.
+    End { epoch: u64 },
+}
+
+/// Deals a rank its groups, epoch after epoch.
+#[derive(Debug)]
+pub(crate) struct Dealer {
+    /// Where the epoch that is being dealt was begun.
+    start: Position,
+    stretch: u64,
+    /// The number of the next row among the rank's rows.
+    number: u64,
+    epochs_left: Option<u64>,
+}
+
+impl Dealer {
+    pub(crate) fn new(start: Position, options: &Options) -> Self {
+        let stretch = match options.delivery {
+            Delivery::Replay(_) => start.batches,
+            _ => start.at.map_or(options.rank, |at| at.0),
+        };
+        Self { start, stretch, number: 0, epochs_left: options.epochs }
+    }
+
+    /// Where the epoch that is being dealt was begun.
+    pub(crate) fn start(&self) -> &Position {
+        &self.start
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.epochs_left == Some(0)
+    }
+
+    /// Deals nothing more.
+    pub(crate) fn end(&mut self) {
+        self.epochs_left = Some(0);
+    }
+
+    /// The number of the next row that will be dealt.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn next(&mut self, pipeline: &Pipeline, options: &Options) -> Result<Option<Dealt>> {
+        if self.is_over() {
+            return Ok(None);
+        }
+        if let Delivery::Replay(recording) = &options.delivery {
+            let (epoch, batch) = (self.start.epoch, self.stretch);
+            let Some(places) = recording.batch(epoch, options.rank, batch) else {
+                return self.end_of_recording(recording.length(epoch, options.rank), options);
+            };
+            self.stretch += 1;
+            let numbers = places.iter().map(|place| self.row_of(*place, pipeline, options));
+            let numbers = numbers.collect::<Result<_>>()?;
+            return Ok(Some(Dealt::Rows { epoch, places: places.to_vec(), numbers }));
+        }
+        let (size, length) = (pipeline.stretch() as u64, pipeline.length().places());
+        let end = end_stretch(pipeline, &self.start, options.world);
+        let padded = pipeline.is_counted() && pipeline.batch.as_ref().is_some_and(|b| b.pad);
+        while self.stretch < end {
+            let mut places = self.start.places(self.stretch, size, length);
+            let mut numbers = Vec::new();
+            if follows_rows(pipeline, options, &self.start) {
+                let first = self.start.at.filter(|at| at.0 == self.stretch).map_or(0, |at| at.1);
+                places.drain(..places.len().min(first as usize));
+                numbers.extend(self.number..self.number + places.len() as u64);
+                self.number += places.len() as u64;
+                let taken = |number: u64| self.start.taken.get(number as usize) == Some(&true);
+                if numbers.iter().any(|number| taken(*number)) {
+                    let mut keep = numbers.iter().map(|number| !taken(*number));
+                    places.retain(|_| keep.next().unwrap_or(true));
+                    numbers.retain(|number| !taken(*number));
+                }
+            }
+            self.stretch += options.world;
+            if !places.is_empty() || padded {
+                return Ok(Some(Dealt::Rows { epoch: self.start.epoch, places, numbers }));
+            }
+        }
+        Ok(Some(self.next_epoch(options)))
+    }
+
+    fn next_epoch(&mut self, options: &Options) -> Dealt {
+        let epoch = self.start.epoch;
+        self.start = Position::epoch(epoch.saturating_add(1));
+        let replays = matches!(options.delivery, Delivery::Replay(_));
+        self.stretch = if replays { 0 } else { options.rank };
+        self.number = 0;
+        self.epochs_left = self.epochs_left.map(|left| left - 1);
+        Dealt::End { epoch }
+    }
+
+    fn end_of_recording(&mut self, batches: u64, options: &Options) -> Result<Option<Dealt>> {
+        let epoch = self.start.epoch;
+        if self.stretch < batches {
+            return Err(Error::State(format!(
+                "batch {} of epoch {epoch} is missing in the recording",
+                self.stretch
+            )));
+        }
+        if batches == 0 {
+            return Err(Error::State(format!("the recording has no epoch {epoch}")));
+        }
+        Ok(Some(self.next_epoch(options)))
+    }
+
+    /// The number, among the rank's rows, of the row at a recorded place.
+    fn row_of(&self, place: u64, pipeline: &Pipeline, options: &Options) -> Result<u64> {
+        let (size, world) = (pipeline.stretch() as u64, options.world);
+        let (stretch, row) = self.start.at.unwrap_or((options.rank, 0));
+        let number = self.start.number(place).filter(|_| place < pipeline.length().places());
+        let number = number.and_then(|number| {
+            let ahead = (number / size).checked_sub(stretch).filter(|a| a.is_multiple_of(world))?;
+            (ahead / world * size + number % size).checked_sub(row)
+        });
+        number.ok_or_else(|| {
+            Error::State(format!("place {place} of the recording is not one of this rank's"))
+        })
+    }
+}
+
+/// Whether rows flow together into batches, so that each of them has to be accounted for; otherwise
+/// every group is a batch.
+pub(crate) fn follows_rows(pipeline: &Pipeline, options: &Options, start: &Position) -> bool {
+    !pipeline.is_counted() || start.at.is_some() || options.delivery != Delivery::Exact
+}
 
 /// How many steps a rank has left in an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,20 +148,18 @@ pub enum Steps {
     Endless,
 }
 
-/// The stretch after the last one that rank's epoch holds.
+/// The stretch after the last one of the epoch, counted from where the run started.
 pub(crate) fn end_stretch(pipeline: &Pipeline, position: &Position, world: u64) -> u64 {
     let size = pipeline.stretch() as u64;
-    let length = pipeline.length().places();
-    let all = position.stretches(size, length);
+    let left = position.left(pipeline.length().places());
     match &pipeline.batch {
         // Whole rounds only: every rank has as many steps as every other.
         Some(batch) if pipeline.is_counted() && (batch.drop_last || batch.pad) => {
-            let left = length.saturating_sub(position.tail);
             let round = size.saturating_mul(world);
             let rounds = if batch.pad { left.div_ceil(round) } else { left / round };
             rounds.saturating_mul(world)
         }
-        _ => all,
+        _ => left.div_ceil(size),
     }
 }
 
@@ -38,31 +170,28 @@ pub fn steps_left(pipeline: &Pipeline, position: &Position, rank: u64, world: u6
         return Steps::Endless;
     }
     let world = world.max(1);
-    let first = position.at.map_or(rank, |(stretch, _)| stretch);
     let end = end_stretch(pipeline, position, world);
-    let groups = end.saturating_sub(first).div_ceil(world);
     if pipeline.is_counted() {
-        return Steps::Exactly(groups);
+        // Every stretch is a batch, whichever rows it was given.
+        let groups = end.saturating_sub(rank).div_ceil(world);
+        let taken = match position.at {
+            Some((stretch, _)) if position.batches == 0 => stretch.saturating_sub(rank) / world,
+            _ => position.batches,
+        };
+        return Steps::Exactly(groups.saturating_sub(taken));
     }
+    let (first, row) = position.at.unwrap_or((rank, 0));
     let size = pipeline.stretch() as u64;
-    let drops = pipeline.batch.as_ref().is_some_and(|batch| batch.drop_last);
     let length = pipeline.length().places();
-    let old = position.old_stretches(size);
-    let mut places: u64 = 0;
-    for number in (first..end.min(old)).step_by(world as usize) {
-        places += position.stretch(number, size, length).length();
+    let count = end.saturating_sub(first).div_ceil(world);
+    let mut rows = 0;
+    if count > 0 {
+        // All stretches are full but the last of all.
+        let last = position.stretch(first + (count - 1) * world, size, length);
+        rows = ((count - 1) * size + last.length()).saturating_sub(row);
     }
-    // The first of this rank's stretches behind the left-over ones; all are full but the last.
-    let next = first + old.saturating_sub(first).div_ceil(world) * world;
-    if next < end {
-        let count = (end - next).div_ceil(world);
-        let last = position.stretch(next + (count - 1) * world, size, length);
-        places += (count - 1) * size + last.length();
-    }
-    if let Some((stretch, place)) = position.at {
-        let span = position.stretch(stretch, size, length);
-        places = places.saturating_sub(place.clamp(span.start, span.end) - span.start);
-    }
-    let most = if drops { places / size } else { places.div_ceil(size) };
+    rows -= rows.min(position.taken.iter().filter(|taken| **taken).count() as u64);
+    let drops = pipeline.batch.as_ref().is_some_and(|batch| batch.drop_last);
+    let most = if drops { rows / size } else { rows.div_ceil(size) };
     Steps::Between(0, most)
 }

@@ -1,5 +1,6 @@
 //! Says what will run: which steps together, into which buffers, within which budgets.
 
+use crate::budget::threads;
 use crate::{Budget, Options, Steps, steps_left};
 use feedline_core::{Policy, Position};
 use feedline_ops::Pipeline;
@@ -53,7 +54,7 @@ pub struct Stage {
 /// Says what a run with these options will do.
 #[must_use]
 pub fn explain(pipeline: &Pipeline, options: &Options) -> Explanation {
-    let budget = Budget::new(pipeline, options);
+    let budget = Budget::new(pipeline, options, threads(options.threads));
     let start = Position::default();
     let steps = match steps_left(pipeline, &start, options.rank, options.world) {
         Steps::Exactly(steps) => Some(steps),

@@ -1,13 +1,13 @@
 //! A group: the places of one batch, and the memory their rows are written to.
 
-use feedline_core::{
-    Buffer, DType, Error, Field, Pool, Result, RowsMut, Shape, Slots, Span, Tensor,
-};
-use feedline_ops::Pipeline;
+use crate::predict::Features;
+use feedline_core::{Buffer, DType, Error, Field, Pool, Result, RowsMut, Shape, Slots, Tensor};
+use feedline_ops::{Pipeline, plain};
+use std::sync::Arc;
 
 /// Rows of one field: in one buffer if all have the same size, otherwise each by itself.
 #[derive(Debug)]
-enum Column {
+pub(crate) enum Column {
     Slots(Slots),
     Rows(Vec<Option<Tensor>>),
 }
@@ -16,21 +16,33 @@ enum Column {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub epoch: u64,
-    /// Number of this group's stretch in its epoch.
-    pub stretch: u64,
-    pub span: Span,
+    /// The places of its rows.
+    pub places: Arc<[u64]>,
+    /// The rows' numbers among the rank's rows.
+    pub numbers: Vec<u64>,
     /// The end of the epoch, which holds no places.
     pub is_end: bool,
     columns: Vec<Column>,
     pub indices: Vec<u64>,
-    /// Rows handed to threads.
+    /// Rows that may be handed to threads, and rows that were.
+    pub released: usize,
     pub dealt: usize,
+    /// Rows that wait to be started in the order of their costs, or were.
+    pub queued: usize,
     /// Rows that are not finished.
     pub pending: usize,
     /// Rows that are bad, and why.
     pub bad: Vec<(usize, Error)>,
     /// Bytes this group holds of the memory budget.
     pub bytes: usize,
+    /// Whether its memory was taken.
+    allocated: bool,
+    /// Rows by themselves, where they are started in any order.
+    single: Vec<Option<Chunk>>,
+    /// Whether its rows are started in the order of their guessed costs.
+    pub by_cost: bool,
+    /// Whether rows are kept by themselves until a batch takes them.
+    loose: bool,
 }
 
 /// Rows of a group that one thread fills.
@@ -39,25 +51,41 @@ pub(crate) struct Chunk {
     /// Which group, counted from the start of the run.
     pub group: u64,
     pub epoch: u64,
+    /// The first row of the group, and how many.
     pub first_row: usize,
-    pub places: Span,
+    pub count: usize,
+    places: Arc<[u64]>,
     pub columns: Vec<Option<RowsMut>>,
+    /// What was known of its one row beforehand, where costs are guessed.
+    pub features: Option<Features>,
 }
 
 impl Chunk {
     /// Splits off all rows from `at` on.
     pub(crate) fn split_off(&mut self, at: usize) -> Self {
-        let middle = self.places.start + at as u64;
-        let places = Span { start: middle, end: self.places.end };
-        self.places.end = middle;
         let split = |rows: &mut Option<RowsMut>| rows.as_mut().map(|rows| rows.split_off(at));
         let columns = self.columns.iter_mut().map(split).collect();
-        let (group, epoch) = (self.group, self.epoch);
-        Self { group, epoch, first_row: self.first_row + at, places, columns }
+        let count = self.count - at;
+        self.count = at;
+        Self {
+            group: self.group,
+            epoch: self.epoch,
+            first_row: self.first_row + at,
+            count,
+            places: Arc::clone(&self.places),
+            columns,
+            features: None,
+        }
+    }
+
+    /// The place of its row `at`.
+    pub(crate) fn place(&self, at: usize) -> u64 {
+        self.places[self.first_row + at]
     }
 }
 
 /// What became of a row.
+#[derive(Debug)]
 pub(crate) struct Done {
     pub row: usize,
     pub index: u64,
@@ -72,55 +100,59 @@ impl Group {
     }
 
     pub(crate) fn end(epoch: u64) -> Self {
-        let span = Span { start: 0, end: 0 };
+        Self { is_end: true, ..Self::new(epoch, Vec::new(), Vec::new(), false, 0) }
+    }
+
+    /// The places of a batch. Its memory is taken when its first row is started; `loose` rows have
+    /// memory of their own instead.
+    pub(crate) fn new(
+        epoch: u64,
+        places: Vec<u64>,
+        numbers: Vec<u64>,
+        loose: bool,
+        released: usize,
+    ) -> Self {
+        let rows = places.len();
         Self {
             epoch,
-            stretch: 0,
-            span,
-            is_end: true,
+            places: places.into(),
+            numbers,
+            is_end: false,
             columns: Vec::new(),
-            indices: Vec::new(),
+            indices: vec![0; rows],
+            released,
             dealt: 0,
-            pending: 0,
+            queued: 0,
+            pending: rows,
             bad: Vec::new(),
             bytes: 0,
+            allocated: false,
+            single: Vec::new(),
+            by_cost: false,
+            loose,
         }
     }
 
-    pub(crate) fn new(
-        pipeline: &Pipeline,
-        pool: &Pool,
-        epoch: u64,
-        stretch: u64,
-        span: Span,
-    ) -> Result<Self> {
-        let rows = span.length() as usize;
-        let padded = pipeline.batch.as_ref().filter(|batch| batch.pad);
-        let room = padded.map_or(rows, |batch| batch.size);
-        let column = |field: &Field| {
-            Ok(match field.bytes() {
-                Some(bytes) => Column::Slots(Slots::new(pool, room, bytes)?),
-                None => Column::Rows((0..rows).map(|_| None).collect()),
-            })
-        };
-        let columns = pipeline.sample.fields.iter().map(column).collect::<Result<_>>()?;
-        let bytes = pipeline.sample.fields.iter().filter_map(Field::bytes).sum::<usize>() * room;
-        Ok(Self {
-            epoch,
-            stretch,
-            span,
-            is_end: false,
-            columns,
-            indices: vec![0; rows],
-            dealt: 0,
-            pending: rows,
-            bad: Vec::new(),
-            bytes,
-        })
+    /// Takes its memory, if it has none yet.
+    ///
+    /// # Errors
+    ///
+    /// If there is not so much.
+    pub(crate) fn allocate(&mut self, pipeline: &Pipeline, pool: &Pool) -> Result<()> {
+        if self.allocated || self.loose {
+            return Ok(());
+        }
+        (self.columns, self.bytes) = columns(pipeline, pool, self.rows(), true)?;
+        self.allocated = true;
+        Ok(())
+    }
+
+    pub(crate) fn is_allocated(&self) -> bool {
+        self.allocated || self.loose
     }
 
     pub(crate) fn rows(&self) -> usize {
-        self.span.length() as usize
+        self.places.len()
     }
 
     /// Hands out the next rows, `count` at most.
@@ -132,14 +164,24 @@ impl Group {
             Column::Slots(slots) => Some(slots.next_rows(count)),
             Column::Rows(_) => None,
         });
-        let start = self.span.start + first_row as u64;
         Chunk {
             group,
             epoch: self.epoch,
             first_row,
-            places: Span { start, end: start + count as u64 },
+            count,
+            places: Arc::clone(&self.places),
             columns: columns.collect(),
+            features: None,
         }
+    }
+
+    /// Hands out one row, any one that was not handed out yet.
+    pub(crate) fn deal_row(&mut self, group: u64, row: usize) -> Option<Chunk> {
+        if self.single.is_empty() {
+            let rows = self.rows();
+            self.single = (0..rows).map(|_| Some(self.deal(group, 1))).collect();
+        }
+        self.single.get_mut(row)?.take()
     }
 
     /// Notes what became of a row.
@@ -149,7 +191,7 @@ impl Group {
         match done.result {
             Ok(values) => {
                 for (at, tensor) in values {
-                    if let Column::Rows(rows) = &mut self.columns[at] {
+                    if let Some(Column::Rows(rows)) = self.columns.get_mut(at) {
                         self.bytes += tensor.data().len();
                         rows[done.row] = Some(tensor);
                     }
@@ -160,7 +202,7 @@ impl Group {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.pending == 0
+        self.pending == 0 && (self.is_allocated() || self.rows() == 0)
     }
 
     /// The bad row that comes first, if there is one.
@@ -180,71 +222,128 @@ impl Group {
         pool: &Pool,
     ) -> Result<(Vec<Tensor>, Vec<u64>)> {
         let rows = self.rows();
-        let mut tensors = Vec::with_capacity(self.columns.len());
-        for (column, field) in self.columns.into_iter().zip(&pipeline.sample.fields) {
-            tensors.push(match column {
-                Column::Slots(slots) => {
-                    let mut buffer = slots.finish().ok_or_else(|| {
-                        Error::Internal("a row of a finished batch is still being written".into())
-                    })?;
-                    let row = field.bytes().unwrap_or(0);
-                    let room = buffer.len().checked_div(row).unwrap_or(rows);
-                    buffer[rows * row..].fill(0);
-                    stacked(field, room.max(rows), buffer.freeze())?
-                }
-                Column::Rows(parts) => {
-                    let parts: Option<Vec<Tensor>> = parts.into_iter().collect();
-                    let parts = parts
-                        .ok_or_else(|| Error::Internal("a row of a batch is missing".into()))?;
-                    Tensor::stack(&parts, pool).map_err(|odd| {
-                        let index = self.indices[odd];
-                        Error::record(format!(
-                            "field {} is {:?}, where the batch begins with {:?}; samples of a \
-                             batch have one shape: add resize or a crop before batch",
-                            field.name, parts[odd], parts[0]
-                        ))
-                        .at(
-                            || pipeline.source.origin(index),
-                            index,
-                            "batch",
-                        )
-                    })?
-                }
-            });
-        }
-        Ok((tensors, self.indices))
+        Ok((stack_columns(self.columns, rows, &self.indices, pipeline, pool)?, self.indices))
     }
 
-    /// Each good row's fields by themselves, with its number.
+    /// The one row of a group without a batch, and rows of others, each with its fields.
     pub(crate) fn into_rows(self, pipeline: &Pipeline) -> Result<Vec<(usize, u64, Vec<Tensor>)>> {
+        self.into_good_rows(&[], pipeline)
+    }
+
+    /// The fields of each row that is not bad, with the row's number and its index.
+    pub(crate) fn into_good_rows(
+        self,
+        bad: &[usize],
+        pipeline: &Pipeline,
+    ) -> Result<Vec<(usize, u64, Vec<Tensor>)>> {
         let rows = self.rows();
-        let good: Vec<usize> =
-            (0..rows).filter(|row| self.bad.iter().all(|(bad, _)| bad != row)).collect();
-        let mut result: Vec<(usize, u64, Vec<Tensor>)> =
-            good.iter().map(|row| (*row, self.indices[*row], Vec::new())).collect();
-        for (column, field) in self.columns.into_iter().zip(&pipeline.sample.fields) {
-            match column {
-                Column::Slots(slots) => {
-                    let buffer = slots.finish().ok_or_else(|| {
-                        Error::Internal("a row of a finished batch is still being written".into())
-                    })?;
-                    let row_bytes = field.bytes().unwrap_or(0);
-                    let room = buffer.len().checked_div(row_bytes).unwrap_or(rows);
-                    let all = stacked(field, room, buffer.freeze())?;
-                    result.iter_mut().for_each(|(row, _, fields)| fields.push(all.row(*row)));
-                }
-                Column::Rows(mut parts) => {
-                    for (row, _, fields) in &mut result {
-                        let part = parts[*row].take();
-                        fields.push(part.ok_or_else(|| {
-                            Error::Internal("a row of a batch is missing".into())
-                        })?);
-                    }
+        let good = (0..rows).filter(|row| !bad.contains(row)).collect();
+        let indices = self.indices;
+        let split = split_columns(self.columns, rows, good, pipeline)?;
+        Ok(split.into_iter().map(|(row, fields)| (row, indices[row], fields)).collect())
+    }
+}
+
+/// The fields of each of some rows by themselves.
+///
+/// # Errors
+///
+/// If a row is missing or still being written, which would be a fault of the engine.
+pub(crate) fn split_columns(
+    columns: Vec<Column>,
+    rows: usize,
+    wanted: Vec<usize>,
+    pipeline: &Pipeline,
+) -> Result<Vec<(usize, Vec<Tensor>)>> {
+    let mut result: Vec<_> = wanted.into_iter().map(|row| (row, Vec::new())).collect();
+    for (column, field) in columns.into_iter().zip(&pipeline.sample.fields) {
+        match column {
+            Column::Slots(slots) => {
+                let buffer = slots.finish().ok_or_else(|| {
+                    Error::Internal("a row of a finished batch is still being written".into())
+                })?;
+                let room = buffer.len().checked_div(field.bytes().unwrap_or(0)).unwrap_or(rows);
+                let all = stacked(field, room, buffer.freeze())?;
+                result.iter_mut().for_each(|(row, fields)| fields.push(all.row(*row)));
+            }
+            Column::Rows(mut parts) => {
+                for (row, fields) in &mut result {
+                    let part = parts[*row].take();
+                    fields.push(
+                        part.ok_or_else(|| Error::Internal("a row of a batch is missing".into()))?,
+                    );
                 }
             }
         }
-        Ok(result)
     }
+    Ok(result)
+}
+
+/// Memory for the rows of a batch: one buffer for each field of a fixed size, with room for padding
+/// where the plan pads. Also says how many bytes it is.
+///
+/// # Errors
+///
+/// If there is not so much memory.
+pub(crate) fn columns(
+    pipeline: &Pipeline,
+    pool: &Pool,
+    rows: usize,
+    pads: bool,
+) -> Result<(Vec<Column>, usize)> {
+    let padded = pipeline.batch.as_ref().filter(|batch| batch.pad && pads);
+    let room = padded.map_or(rows, |batch| batch.size);
+    let column = |field: &Field| {
+        Ok(match field.bytes() {
+            Some(bytes) => Column::Slots(Slots::new(pool, room, bytes)?),
+            None => Column::Rows((0..rows).map(|_| None).collect()),
+        })
+    };
+    let columns = pipeline.sample.fields.iter().map(column).collect::<Result<_>>()?;
+    let bytes = pipeline.sample.fields.iter().filter_map(Field::bytes).sum::<usize>() * room;
+    Ok((columns, bytes))
+}
+
+/// The fields of a batch of `rows` rows, stacked; rows of fields without slots are stacked now.
+/// Rows of a slot beyond those are padding, and zeroed.
+///
+/// # Errors
+///
+/// The field and the row that has another shape than the rows before it.
+pub(crate) fn stack_columns(
+    columns: Vec<Column>,
+    rows: usize,
+    indices: &[u64],
+    pipeline: &Pipeline,
+    pool: &Pool,
+) -> Result<Vec<Tensor>> {
+    let mut tensors = Vec::with_capacity(columns.len());
+    for (column, field) in columns.into_iter().zip(&pipeline.sample.fields) {
+        tensors.push(match column {
+            Column::Slots(slots) => {
+                let mut buffer = slots.finish().ok_or_else(|| {
+                    Error::Internal("a row of a finished batch is still being written".into())
+                })?;
+                let row = field.bytes().unwrap_or(0);
+                let mut room = buffer.len().checked_div(row).unwrap_or(rows);
+                if pipeline.batch.as_ref().is_some_and(|batch| batch.pad) {
+                    buffer[rows * row..].fill(0);
+                } else {
+                    room = rows;
+                    buffer.truncate(rows * row);
+                }
+                stacked(field, room.max(rows), buffer.freeze())?
+            }
+            Column::Rows(parts) => {
+                let parts: Option<Vec<Tensor>> = parts.into_iter().take(rows).collect();
+                let parts =
+                    parts.ok_or_else(|| Error::Internal("a row of a batch is missing".into()))?;
+                let odd = |at: usize| plain::odd_one(pipeline, field, &parts, at, indices);
+                Tensor::stack(&parts, pool, odd)?
+            }
+        });
+    }
+    Ok(tensors)
 }
 
 /// A buffer of rows of a field as one tensor.

@@ -1,15 +1,19 @@
 //! A run: what its consumer holds.
 
-use crate::counters::{Stats, step_table};
+use crate::counters::{Stats, Tuned, step_table};
+use crate::deal::follows_rows;
 use crate::group::Group;
-use crate::worker::{Shared, Worker, join_readers};
-use crate::{Options, Steps, steps_left};
-use feedline_core::{Batch, Error, Name, Policy, Pool, Position, Result, Store, Tensor};
+use crate::lane::{Lane, Queue};
+use crate::ready::{Delivered, Filling};
+use crate::record::Recorder;
+use crate::team::Team;
+use crate::tracker::Tracker;
+use crate::{Delivery, Options, Steps, steps_left};
+use feedline_core::{Batch, Buffer, Error, Name, Policy, Position, Result, Store, Tensor};
 use feedline_ops::{Pipeline, batch, plain};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::{Arc, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What a run delivers next.
@@ -23,80 +27,96 @@ pub enum Next {
     End,
 }
 
-/// A running pipeline. Dropping it ends its threads.
+/// A running pipeline. Dropping it ends its work, and its threads if they were its own.
 pub struct Run {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-    position: Position,
-    /// Stretches of this epoch that were delivered whole, for counted plans.
+    team: Team,
+    lane: Arc<Lane>,
+    number: usize,
+    /// Where this epoch was begun, and which rows were delivered since, where rows flow together.
+    start: Position,
+    tracker: Tracker,
+    /// Batches of this epoch that were delivered.
     delivered: u64,
-    /// Good rows of an uncounted plan that wait for their batch.
+    /// Good rows that wait for their batch, where rows flow together in order.
     carry: VecDeque<Row>,
-    /// Bad samples of this epoch so far, in order.
+    /// Bad samples of this epoch so far: as counted, and as delivered.
     skipped: u64,
+    skipped_delivered: u64,
+    recorder: Option<Recorder>,
     failed: Option<Error>,
     over: bool,
     started: Instant,
 }
 
-/// A finished row of an uncounted plan.
+/// A finished row that waits for its batch; its fields are absent if it was bad.
 struct Row {
     index: u64,
-    fields: Vec<Tensor>,
-    /// Where the run stands once this row is delivered.
-    after: (u64, u64),
+    place: u64,
+    number: u64,
+    fields: Option<Vec<Tensor>>,
     skipped: u64,
 }
 
 impl Run {
-    /// Starts running a pipeline from a position.
+    /// Starts running a pipeline from a position, with threads of its own.
     ///
     /// # Errors
     ///
-    /// If rank and world make no sense, or no thread can be started.
+    /// If the options make no sense, or no thread can be started.
     pub fn start(
         pipeline: Arc<Pipeline>,
         store: Arc<dyn Store>,
         position: Position,
         options: Options,
     ) -> Result<Self> {
-        if options.world == 0 || options.rank >= options.world {
-            return Err(Error::pipeline(format!(
-                "rank {} of {} ranks; ranks count from 0",
-                options.rank, options.world
-            )));
+        options.check(&pipeline)?;
+        let team = Team::new(options.threads)?;
+        Self::start_in(&team, pipeline, store, position, options)
+    }
+
+    /// Starts running a pipeline from a position, with the threads of a team that may serve other
+    /// runs as well.
+    ///
+    /// # Errors
+    ///
+    /// If the options make no sense.
+    pub fn start_in(
+        team: &Team,
+        pipeline: Arc<Pipeline>,
+        store: Arc<dyn Store>,
+        position: Position,
+        options: Options,
+    ) -> Result<Self> {
+        options.check(&pipeline)?;
+        if let Delivery::Replay(recording) = &options.delivery {
+            recording.fits(&pipeline, &options)?;
         }
-        let shared = Arc::new(Shared::new(pipeline, store, position.clone(), options));
-        let (batch, most) = (shared.budget.batch_bytes, physical_memory());
+        let recorder = options.record.as_deref();
+        let recorder =
+            recorder.map(|path| Recorder::open(path, &pipeline, &options)).transpose()?;
+        let lane = Arc::new(Lane::new(pipeline, store, options, team.threads()));
+        let (batch, most) = (lane.budget.batch_bytes, physical_memory());
         if let Some(bytes) = batch.filter(|bytes| *bytes as u64 > most) {
             return Err(Error::pipeline(format!(
                 "one batch has {bytes} bytes, and this machine {most}; make batches or images smaller"
             )));
         }
-        let skipped = position.skipped;
-        let mut run = Self {
-            shared: Arc::clone(&shared),
-            threads: Vec::new(),
-            position,
-            delivered: 0,
+        let queue = Queue::new(Arc::clone(&lane), position.clone());
+        Ok(Self {
+            number: team.crew.shared.add(queue),
+            team: team.clone(),
+            lane,
+            tracker: Tracker::new(&position),
+            delivered: position.batches,
             carry: VecDeque::new(),
-            skipped,
+            skipped: position.skipped,
+            skipped_delivered: position.skipped,
+            start: position,
+            recorder,
             failed: None,
             over: false,
             started: Instant::now(),
-        };
-        for number in 0..shared.budget.threads {
-            let worker = Worker::new(Arc::clone(&shared));
-            let thread = std::thread::Builder::new()
-                .name(format!("feedline-{number}"))
-                .spawn(move || worker.work());
-            match thread {
-                Ok(thread) => run.threads.push(thread),
-                Err(_) if number > 0 => break,
-                Err(error) => return Err(Error::unavailable("a thread", error)),
-            }
-        }
-        Ok(run)
+        })
     }
 
     /// Waits for the next batch, or the end of the epoch.
@@ -125,202 +145,304 @@ impl Run {
         let result = self.advance(patience);
         match &result {
             Ok(Some(Next::Batch(batch))) => {
-                let mut state = self.shared.lock();
-                state.counters.batches += 1;
-                state.counters.rows += batch.rows as u64;
-                state.counters.bytes_delivered += batch.bytes() as u64;
+                for (_, tensor) in &batch.fields {
+                    // From here on it is the consumer's, not ours.
+                    tensor.buffer().into_iter().for_each(Buffer::hand_over);
+                }
+                let mut state = self.team.crew.shared.lock();
+                if let Some(queue) = state.queue(self.number) {
+                    queue.counters.batches += 1;
+                    queue.counters.rows += batch.rows as u64;
+                    queue.counters.bytes_delivered += batch.bytes() as u64;
+                }
             }
-            Ok(Some(Next::EpochEnd(_))) => self.shared.lock().counters.epochs += 1,
+            Ok(Some(Next::EpochEnd(_))) => {
+                let mut state = self.team.crew.shared.lock();
+                state.queue(self.number).into_iter().for_each(|queue| queue.counters.epochs += 1);
+            }
             Ok(_) => {}
             Err(error) => {
                 self.failed = Some(error.clone());
-                self.shared.stop();
+                self.lane.cancel.cancel();
             }
         }
         result
     }
 
     fn advance(&mut self, patience: Duration) -> Result<Option<Next>> {
-        let counted = self.shared.pipeline.is_counted();
         let deadline = Instant::now().checked_add(patience);
         loop {
             if self.over {
                 return Ok(Some(Next::End));
             }
-            if !counted && let Some(batch) = self.take_carried(false)? {
+            if let Some(batch) = self.take_carried(false)? {
                 return Ok(Some(Next::Batch(batch)));
             }
-            let Some(mut group) = self.wait_for_group(deadline) else {
+            let Some(head) = self.wait_for_head(deadline) else {
                 return Ok(if self.over { Some(Next::End) } else { None });
             };
-            if group.is_end {
-                if let Some(batch) = self.take_carried(true)? {
-                    // The end comes round again once the rest is delivered.
-                    self.shared.lock().put_back(group);
-                    return Ok(Some(Next::Batch(batch)));
+            match head {
+                Head::Ready(Delivered::Failed(error)) => return Err(error),
+                Head::Ready(Delivered::End(epoch)) => return Ok(Some(self.end_epoch(epoch))),
+                Head::Ready(Delivered::Batch(filling)) => {
+                    if let Some(batch) = self.take_filled(*filling)? {
+                        return Ok(Some(Next::Batch(batch)));
+                    }
                 }
-                self.carry.clear();
-                self.position = Position::epoch(group.epoch.saturating_add(1));
-                (self.delivered, self.skipped) = (0, 0);
-                return Ok(Some(Next::EpochEnd(group.epoch)));
-            }
-            if counted {
-                if let Some((_, error)) = group.first_bad() {
-                    return Err(error);
+                Head::Group(group) if group.is_end => {
+                    if let Some(batch) = self.take_carried(true)? {
+                        // The end comes round again once the rest is delivered.
+                        let mut state = self.team.crew.shared.lock();
+                        state.queue(self.number).into_iter().for_each(|queue| {
+                            queue.put_back(Group::end(group.epoch));
+                        });
+                        return Ok(Some(Next::Batch(batch)));
+                    }
+                    return Ok(Some(self.end_epoch(group.epoch)));
                 }
-                let batch = self.assemble(group)?;
-                self.delivered += 1;
-                return Ok(Some(Next::Batch(batch)));
+                Head::Group(mut group) => {
+                    let replays = matches!(self.lane.options.delivery, Delivery::Replay(_));
+                    if group.numbers.is_empty() || replays {
+                        if let Some((_, error)) = group.first_bad() {
+                            return Err(error);
+                        }
+                        return self.assemble(*group).map(|batch| Some(Next::Batch(batch)));
+                    }
+                    self.arrange(*group)?;
+                }
             }
-            self.arrange(group)?;
         }
     }
 
+    fn end_epoch(&mut self, epoch: u64) -> Next {
+        self.carry.clear();
+        self.start = Position::epoch(epoch.saturating_add(1));
+        self.tracker = Tracker::new(&self.start);
+        (self.delivered, self.skipped, self.skipped_delivered) = (0, 0, 0);
+        Next::EpochEnd(epoch)
+    }
+
     /// Takes the head of the order as soon as it is ready.
-    fn wait_for_group(&mut self, deadline: Option<Instant>) -> Option<Group> {
-        let shared = Arc::clone(&self.shared);
+    fn wait_for_head(&mut self, deadline: Option<Instant>) -> Option<Head> {
+        let shared = Arc::clone(&self.team.crew.shared);
         let mut state = shared.lock();
         loop {
-            if let Some(group) = state.pop() {
+            let queue = state.queue(self.number)?;
+            let ready = queue.ready_batches();
+            let head = match &mut queue.ready {
+                Some(ready) => ready.pop(&self.lane).map(Head::Ready),
+                None => queue.pop().map(|group| Head::Group(Box::new(group))),
+            };
+            let now = Instant::now();
+            if let Some(head) = head {
+                let window = queue.ahead.limit;
+                if queue.waiting {
+                    queue.waiting = false;
+                } else if !head.is_end() {
+                    state.active.observe(now, ready, window);
+                }
+                if let Some(queue) = state.queue(self.number)
+                    && !head.is_end()
+                {
+                    queue.taken(now);
+                }
                 shared.work.notify_one();
-                return Some(group);
+                return Some(head);
             }
-            if state.is_over() {
+            if queue.is_over() {
                 self.over = true;
                 return None;
             }
-            let start = Instant::now();
             let left = match deadline {
-                Some(deadline) => deadline.checked_duration_since(start)?,
+                Some(deadline) => deadline.checked_duration_since(now)?,
                 None => Duration::from_secs(3600),
             };
+            if !queue.waiting {
+                queue.waiting = true;
+                state.active.observe(now, 0, 1);
+                // Whoever found nothing to do may look further ahead now.
+                shared.work.notify_all();
+            }
             (state, _) =
-                shared.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
-            state.counters.wait_nanos += start.elapsed().as_nanos() as u64;
+                self.lane.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+            if let Some(queue) = state.queue(self.number) {
+                queue.counters.wait_nanos += now.elapsed().as_nanos() as u64;
+            }
+        }
+    }
+
+    /// Writes a batch's composition down, and counts it.
+    fn note(&mut self, epoch: u64, places: impl FnOnce() -> Vec<u64>) -> Result<()> {
+        let batch = self.delivered;
+        self.delivered += 1;
+        match &mut self.recorder {
+            Some(recorder) => recorder.batch(epoch, batch, places()),
+            None => Ok(()),
         }
     }
 
     /// The batch that a whole group is.
-    fn assemble(&self, group: Group) -> Result<Batch> {
-        let pipeline = &self.shared.pipeline;
+    fn assemble(&mut self, group: Group) -> Result<Batch> {
+        let lane = Arc::clone(&self.lane);
+        let pipeline = &lane.pipeline;
         let rows = group.rows();
         let names = pipeline.sample.fields.iter().map(|field| field.name);
-        let Some(recipe) = &pipeline.batch else {
+        let (epoch, places) = (group.epoch, Arc::clone(&group.places));
+        let numbers = group.numbers.clone();
+        let with_index = lane.options.with_index;
+        let batch = if let Some(recipe) = &pipeline.batch {
+            let (columns, indices) = group.into_columns(pipeline, &lane.pool)?;
+            let mut fields: Vec<(Name, Tensor)> = names.zip(columns).collect();
+            if recipe.pad {
+                fields.push((Name::new(batch::Batch::MASK), plain::mask(rows, recipe.size)?));
+            }
+            Batch { fields, rows, indices: with_index.then_some(indices) }
+        } else {
             let mut row = group.into_rows(pipeline)?;
             let (_, index, fields) =
                 row.pop().ok_or_else(|| Error::Internal("a sample without a row".into()))?;
-            let indices = self.shared.options.with_index.then(|| vec![index]);
-            return Ok(Batch { fields: names.zip(fields).collect(), rows: 1, indices });
+            let indices = with_index.then(|| vec![index]);
+            Batch { fields: names.zip(fields).collect(), rows: 1, indices }
         };
-        let (columns, indices) = group.into_columns(pipeline, &self.shared.pool)?;
-        let mut fields: Vec<(Name, Tensor)> = names.zip(columns).collect();
-        if recipe.pad {
-            fields.push((Name::new(batch::Batch::MASK), mask(rows, recipe.size)?));
+        self.note(epoch, || places.to_vec())?;
+        numbers.into_iter().for_each(|number| self.tracker.mark(number));
+        Ok(batch)
+    }
+
+    /// A batch that took what was ready; `None` if nothing is left of it.
+    fn take_filled(&mut self, mut filling: Filling) -> Result<Option<Batch>> {
+        let lane = Arc::clone(&self.lane);
+        let pipeline = &lane.pipeline;
+        let epoch = self.start.epoch;
+        for error in std::mem::take(&mut filling.bad) {
+            self.skip(epoch, error)?;
         }
-        let indices = self.shared.options.with_index.then_some(indices);
-        Ok(Batch { fields, rows, indices })
+        let rows = filling.rows();
+        let numbers = std::mem::take(&mut filling.numbers);
+        let pads = pipeline.batch.as_ref().filter(|batch| batch.pad);
+        if rows > 0 || pads.is_some() {
+            let places = std::mem::take(&mut filling.places);
+            self.note(epoch, || places)?;
+        }
+        numbers.into_iter().for_each(|number| self.tracker.mark(number));
+        self.skipped_delivered = self.skipped;
+        if rows == 0 && pads.is_none() {
+            return Ok(None);
+        }
+        let indices = lane.options.with_index.then(|| std::mem::take(&mut filling.indices));
+        let names = pipeline.sample.fields.iter().map(|field| field.name);
+        let mut fields: Vec<_> = names.zip(filling.into_fields(&lane)?).collect();
+        if let Some(recipe) = pads {
+            fields.push((Name::new(batch::Batch::MASK), plain::mask(rows, recipe.size)?));
+        }
+        Ok(Some(Batch { fields, rows, indices }))
     }
 
     /// Sorts the rows of a group into good ones, which wait for their batch, and bad ones, which
     /// are counted and written down.
     fn arrange(&mut self, mut group: Group) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let pipeline = &shared.pipeline;
-        let (stretch, start) = (group.stretch, group.span.start);
+        let lane = Arc::clone(&self.lane);
+        let (epoch, places) = (group.epoch, Arc::clone(&group.places));
+        let numbers = std::mem::take(&mut group.numbers);
         group.bad.sort_by_key(|(row, _)| *row);
-        let bad = group.bad.clone();
-        let epoch = group.epoch;
-        let mut good = group.into_rows(pipeline)?.into_iter().peekable();
-        let mut bad = bad.into_iter().peekable();
-        loop {
-            let next_good = good.peek().map_or(usize::MAX, |row| row.0);
-            let next_bad = bad.peek().map_or(usize::MAX, |row| row.0);
-            if next_good == usize::MAX && next_bad == usize::MAX {
-                return Ok(());
-            }
-            if next_bad < next_good {
-                let Some((_, error)) = bad.next() else { return Ok(()) };
+        let mut bad = std::mem::take(&mut group.bad).into_iter().peekable();
+        let bad_rows: Vec<usize> = bad.clone().map(|(row, _)| row).collect();
+        let mut good = group.into_good_rows(&bad_rows, &lane.pipeline)?.into_iter().peekable();
+        for (row, (place, number)) in places.iter().zip(numbers).enumerate() {
+            let (place, mut index, mut fields) = (*place, 0, None);
+            if let Some((_, error)) = bad.next_if(|(bad, _)| *bad == row) {
                 self.skip(epoch, error)?;
-            } else if let Some((row, index, fields)) = good.next() {
-                let after = (stretch, start + row as u64 + 1);
-                self.carry.push_back(Row { index, fields, after, skipped: self.skipped });
+            } else if let Some((_, found, values)) = good.next_if(|(good, ..)| *good == row) {
+                (index, fields) = (found, Some(values));
             }
+            let skipped = self.skipped;
+            self.carry.push_back(Row { index, place, number, fields, skipped });
         }
+        Ok(())
     }
 
     fn skip(&mut self, epoch: u64, error: Error) -> Result<()> {
-        let pipeline = &self.shared.pipeline;
+        let pipeline = &self.lane.pipeline;
         let Policy::Skip { count, share, file } = &pipeline.policy else { return Err(error) };
         if !error.is_record() {
             return Err(error);
         }
         self.skipped += 1;
-        self.shared.lock().counters.skipped += 1;
+        let mut state = self.team.crew.shared.lock();
+        state.queue(self.number).into_iter().for_each(|queue| queue.counters.skipped += 1);
+        drop(state);
         if let Some(path) = file {
             quarantine(path, epoch, &error)?;
         }
         plain::check_budget(self.skipped, *count, *share, pipeline.length(), &error)
     }
 
-    /// A batch of an uncounted plan, if enough rows wait; at the end of the epoch, of what is left.
+    /// A batch of rows that flow together, if enough wait; at the end of the epoch, of what is left.
     fn take_carried(&mut self, end: bool) -> Result<Option<Batch>> {
-        let pipeline = Arc::clone(&self.shared.pipeline);
+        let lane = Arc::clone(&self.lane);
+        let pipeline = &lane.pipeline;
         let size = pipeline.stretch();
-        let count = self.carry.len().min(size);
+        let count = self.carry.iter().filter(|row| row.fields.is_some()).count().min(size);
         let drops = pipeline.batch.as_ref().is_some_and(|batch| batch.drop_last);
         if count == 0 || count < size && (!end || drops) {
             return Ok(None);
         }
-        let rows: Vec<Row> = self.carry.drain(..count).collect();
-        if let Some(last) = rows.last() {
-            self.position.at = Some(last.after);
-            self.position.skipped = last.skipped;
-        }
         let names: Vec<Name> = pipeline.sample.fields.iter().map(|field| field.name).collect();
-        let named =
-            |row: Row| (row.index, names.iter().copied().zip(row.fields).collect::<Vec<_>>());
-        let with_index = self.shared.options.with_index;
+        let (mut rows, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        while rows.len() < count {
+            let Some(row) = self.carry.pop_front() else { break };
+            self.tracker.mark(row.number);
+            self.skipped_delivered = row.skipped;
+            if let Some(fields) = row.fields {
+                places.push(row.place);
+                rows.push((row.index, names.iter().copied().zip(fields).collect::<Vec<_>>()));
+            }
+        }
+        self.note(self.start.epoch, || places)?;
+        let with_index = lane.options.with_index;
         let Some(recipe) = &pipeline.batch else {
-            let (index, fields) = rows.into_iter().map(named).next().unwrap_or((0, Vec::new()));
+            let (index, fields) = rows.into_iter().next().unwrap_or((0, Vec::new()));
             let indices = with_index.then(|| vec![index]);
             return Ok(Some(Batch { fields, rows: 1, indices }));
         };
-        let rows: Vec<_> = rows.into_iter().map(named).collect();
-        let pool: &Pool = &self.shared.pool;
-        plain::stack(&pipeline, &rows, size, recipe.pad, with_index, pool).map(Some)
+        plain::stack(pipeline, &rows, size, recipe.pad, with_index, &lane.pool).map(Some)
     }
 
     /// Where the run stands after what it has delivered.
     #[must_use]
     pub fn position(&self) -> Position {
-        if !self.shared.pipeline.is_counted() {
-            return self.position.clone();
+        let Options { rank, world, delivery, .. } = &self.lane.options;
+        let size = self.lane.pipeline.stretch() as u64;
+        if !follows_rows(&self.lane.pipeline, &self.lane.options, &self.start) {
+            let places = (self.delivered - self.start.batches).saturating_mul(*world);
+            return self.start.after(places.saturating_mul(size));
         }
-        let options = &self.shared.options;
-        let round = options.world.saturating_mul(self.shared.pipeline.stretch() as u64);
-        let places = self.delivered.saturating_mul(round);
-        Position { tail: self.position.tail.saturating_add(places), ..self.position.clone() }
+        let batches = if *delivery == Delivery::Exact { 0 } else { self.delivered };
+        let position = self.tracker.position(&self.start, size, *rank, *world);
+        Position { batches, skipped: self.skipped_delivered, ..position }
     }
 
     /// How many steps are left in this epoch.
     #[must_use]
     pub fn steps_left(&self) -> Steps {
-        let options = &self.shared.options;
-        steps_left(&self.shared.pipeline, &self.position(), options.rank, options.world)
+        let options = &self.lane.options;
+        steps_left(&self.lane.pipeline, &self.position(), options.rank, options.world)
     }
 
     /// The run's options.
     #[must_use]
     pub fn options(&self) -> &Options {
-        &self.shared.options
+        &self.lane.options
     }
 
     /// What the run did so far, and where its time went.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let state = self.shared.lock();
-        let counters = &state.counters;
-        let names: Vec<&str> = self.shared.pipeline.maps.iter().map(|step| step.name).collect();
+        let mut state = self.team.crew.shared.lock();
+        let active = state.active.limit;
+        let Some(queue) = state.queue(self.number) else { return Stats::default() };
+        let counters = &queue.counters;
+        let names: Vec<&str> = self.lane.pipeline.maps.iter().map(|step| step.name).collect();
         let seconds = self.started.elapsed().as_secs_f64();
         let waited = counters.wait_nanos as f64 / 1e9;
         Stats {
@@ -338,9 +460,11 @@ impl Run {
             waited_share: if seconds > 0.0 { waited / seconds } else { 0.0 },
             busy_seconds: counters.tally.busy_nanos as f64 / 1e9,
             idle_seconds: counters.idle_nanos as f64 / 1e9,
-            ready: state.open.iter().take_while(|group| group.is_ready()).count(),
-            open: state.open.len(),
-            threads: self.shared.budget.threads,
+            ready: queue.ready_batches(),
+            open: queue.open.len(),
+            threads: self.team.threads(),
+            tuned: Tuned { threads: active, ahead: queue.ahead.limit, reads: queue.reads.limit },
+            memory_used: self.lane.pool.used_bytes(),
             steps: step_table(&names, counters),
         }
     }
@@ -348,12 +472,22 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.shared.stop();
-        for thread in self.threads.drain(..) {
-            // A worker cannot panic out of its loop; if it did, there is nothing left to do here.
-            let _ = thread.join();
+        self.team.crew.shared.remove(self.number);
+    }
+}
+
+/// What a queue gives.
+enum Head {
+    Group(Box<Group>),
+    Ready(Delivered),
+}
+
+impl Head {
+    fn is_end(&self) -> bool {
+        match self {
+            Self::Group(group) => group.is_end,
+            Self::Ready(delivered) => !matches!(delivered, Delivered::Batch(_)),
         }
-        join_readers(&self.shared);
     }
 }
 
@@ -364,11 +498,6 @@ fn physical_memory() -> u64 {
         total.as_ref().and_then(|text| text.lines().find(|line| line.starts_with("MemTotal")));
     let kilobytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
     kilobytes.map_or(1 << 46, |kilobytes| kilobytes * 1024)
-}
-
-fn mask(rows: usize, size: usize) -> Result<Tensor> {
-    let mask: Vec<u8> = (0..size).map(|row| u8::from(row < rows)).collect();
-    Tensor::new(feedline_core::DType::Bool, &[size], feedline_core::Buffer::from(&mask[..]))
 }
 
 /// Appends one line about a bad sample.

@@ -1,6 +1,6 @@
 //! A run's place, saved: small, readable, and wary of being loaded into another pipeline.
 
-use feedline_core::{Error, Position, Result, Seed};
+use feedline_core::{Error, Position, Result, Seed, Span};
 use feedline_ops::Pipeline;
 use feedline_plan::Fingerprint;
 use serde::{Deserialize, Serialize};
@@ -96,10 +96,10 @@ impl State {
         Ok(state)
     }
 
-    /// The seed of the run that saved it.
-    #[must_use]
-    pub fn seed(&self) -> Seed {
-        self.seed
+    /// Whether all ranks stand at the same place by arithmetic, so that the state of one is that of
+    /// all.
+    fn is_even(&self) -> bool {
+        self.counted && self.position.at.is_none() && self.position.batches == 0
     }
 
     /// The epoch it stands in.
@@ -138,7 +138,7 @@ impl State {
                 self.seed.0, seed.0
             )));
         }
-        if pipeline.is_counted() || (self.rank, self.world) == (rank, world) {
+        if self.is_even() || (self.rank, self.world) == (rank, world) {
             return Ok(self.position.clone());
         }
         if self.world == 1 {
@@ -150,8 +150,9 @@ impl State {
             return Ok(position);
         }
         Err(Error::State(format!(
-            "it was saved by rank {} of {}, and bad samples may be left out, so ranks stand at \
-             different places: merge the states of all ranks first (merge_states)",
+            "it was saved by rank {} of {}, and ranks stand at different places where bad samples are \
+             left out or batches take what is ready: merge the states of all ranks first \
+             (merge_states)",
             self.rank, self.world
         )))
     }
@@ -224,7 +225,7 @@ pub fn merge_states(states: &[State]) -> Result<State> {
         }
     }
     let mut merged = State { rank: 0, world: 1, ..first.clone() };
-    if first.counted {
+    if sorted.iter().all(|state| state.is_even()) {
         if let Some(other) = sorted.iter().find(|state| state.position.tail != first.position.tail)
         {
             return Err(Error::State(format!(
@@ -235,38 +236,51 @@ pub fn merge_states(states: &[State]) -> Result<State> {
         }
         return Ok(merged);
     }
-    // Everything up to the furthest stretch that a rank has begun is either done or left over.
-    let (size, length) = (first.stretch, first.places);
-    let at = |state: &State| {
-        state
-            .position
-            .at
-            .unwrap_or_else(|| (state.rank, state.position.stretch(state.rank, size, length).start))
+    // Of everything up to the furthest row that a rank has delivered, what was not is left over.
+    let (size, world) = (first.stretch, first.world);
+    let stand = |state: &State| state.position.row(0, size, state.rank, world);
+    let touched = |state: &State| {
+        let rows = state.position.taken.len() as u64;
+        let (stretch, row) = state.position.row(rows, size, state.rank, world);
+        if row == 0 { stretch } else { stretch + world }
     };
-    let furthest = sorted.iter().map(|state| at(state).0).max().unwrap_or(0);
-    let end = (furthest + 1).max(first.position.old_stretches(size));
-    let mut left_over: Vec<feedline_core::Span> = Vec::new();
-    for number in 0..end {
-        let mut span = first.position.stretch(number, size, length);
-        let (stretch, place) = at(sorted[(number % first.world) as usize]);
+    let old: u64 = first.position.left_over.iter().map(|span| span.length()).sum();
+    let all = first.position.left(first.places).div_ceil(size);
+    let end = sorted.iter().map(|state| touched(state)).max().unwrap_or(0).max(old.div_ceil(size));
+    let (begin, end) = (sorted.iter().map(|state| stand(state).0).min().unwrap_or(0), end.min(all));
+    let mut left_over: Vec<Span> = Vec::new();
+    let mut leave = |numbers: Span| {
+        for span in first.position.spans(numbers) {
+            match left_over.last_mut() {
+                Some(last) if last.end == span.start => last.end = span.end,
+                _ => left_over.push(span),
+            }
+        }
+    };
+    for number in begin..end {
+        let state = sorted[(number % world) as usize];
+        let (stretch, row) = stand(state);
+        let numbers = first.position.stretch(number, size, first.places);
         if stretch > number {
             continue;
         }
-        if stretch == number {
-            span.start = span.start.max(place);
-        }
-        match left_over.last_mut() {
-            _ if span.length() == 0 => {}
-            Some(last) if last.end == span.start => last.end = span.end,
-            _ => left_over.push(span),
+        // Rows of this stretch count from the rank's first row that was not delivered.
+        let before = ((number - stretch) / world * size).saturating_sub(row);
+        let start = if stretch == number { row } else { 0 };
+        for at in start..numbers.length() {
+            let count = before + at - start;
+            if !state.position.taken.get(count as usize).copied().unwrap_or(false) {
+                leave(Span { start: numbers.start + at, end: numbers.start + at + 1 });
+            }
         }
     }
+    let delivered_to = first.position.stretch(end, size, first.places).start;
     merged.position = Position {
         epoch: first.position.epoch,
-        tail: first.position.stretch(end, size, length).start,
+        tail: first.position.tail.saturating_add(delivered_to.saturating_sub(old)),
         left_over,
-        at: None,
         skipped: sorted.iter().map(|state| state.position.skipped).sum(),
+        ..Position::default()
     };
     Ok(merged)
 }

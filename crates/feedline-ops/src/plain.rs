@@ -3,8 +3,8 @@
 
 use crate::Pipeline;
 use feedline_core::{
-    Address, Batch, Cursor, EpochSeed, Error, Length, Name, Policy, Pool, Position, Result,
-    SampleSeed, Seed, Store, Tensor, Workspace,
+    Address, Batch, Cursor, EpochSeed, Error, Field, Length, Name, Policy, Pool, Position, Result,
+    SampleSeed, Seed, Span, Store, Tensor, Workspace,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,9 +38,9 @@ pub struct Plain {
     part: Part,
     cursor: Cursor,
     workspace: Workspace,
-    /// The next stretch, and the next place in it; `None` if the stretch was not begun.
+    /// The next row: its stretch, and its number in it.
     stretch: u64,
-    place: Option<u64>,
+    row: u64,
     ready: VecDeque<(u64, Vec<(Name, Tensor)>)>,
     skipped: u64,
     ended: bool,
@@ -52,10 +52,7 @@ impl Plain {
     pub fn new(pipeline: Arc<Pipeline>, store: Arc<dyn Store>, part: Part) -> Self {
         let epoch = EpochSeed { seed: part.seed, epoch: part.position.epoch };
         let workspace = pipeline.workspace(Pool::new(0), true);
-        let (stretch, place) = match part.position.at {
-            Some((stretch, place)) => (stretch, Some(place)),
-            None => (part.rank, None),
-        };
+        let (stretch, row) = part.position.at.unwrap_or((part.rank, 0));
         let skipped = part.position.skipped;
         let cursor = Cursor::new(epoch);
         let ready = VecDeque::new();
@@ -66,7 +63,7 @@ impl Plain {
             cursor,
             workspace,
             stretch,
-            place,
+            row,
             ready,
             skipped,
             ended: false,
@@ -90,15 +87,16 @@ impl Plain {
     fn advance(&mut self) -> Result<bool> {
         let (size, length) = (self.size() as u64, self.pipeline.length().places());
         let position = &self.part.position;
-        while self.stretch < position.stretches(size, length) {
-            let span = position.stretch(self.stretch, size, length);
-            let place = self.place.unwrap_or(span.start);
-            if place >= span.end {
+        while self.stretch < position.left(length).div_ceil(size) {
+            let numbers = position.stretch(self.stretch, size, length);
+            let number = numbers.start + self.row;
+            if number >= numbers.end {
                 self.stretch += self.part.world;
-                self.place = None;
+                self.row = 0;
                 continue;
             }
-            self.place = Some(place + 1);
+            self.row += 1;
+            let place = position.spans(Span { start: number, end: number + 1 })[0].start;
             match self.sample(place) {
                 Ok(row) => self.ready.push_back(row),
                 Err(error) => self.skip(error)?,
@@ -132,7 +130,7 @@ impl Plain {
         if self.pipeline.is_counted() && (recipe.drop_last || recipe.pad) {
             // Whole rounds only: every rank has as many steps as every other.
             let (size, world) = (recipe.size as u64, self.part.world);
-            let left = self.pipeline.length().places().saturating_sub(self.part.position.tail);
+            let left = self.part.position.left(self.pipeline.length().places());
             let round = size * world;
             let rounds = if recipe.pad { left.div_ceil(round) } else { left / round };
             if self.stretch >= rounds * world {
@@ -142,7 +140,7 @@ impl Plain {
                 self.advance()?;
             }
             self.stretch += world;
-            self.place = None;
+            self.row = 0;
         } else {
             while self.ready.len() < recipe.size && self.advance()? {}
             if self.ready.is_empty() || recipe.drop_last && self.ready.len() < recipe.size {
@@ -156,8 +154,7 @@ impl Plain {
 
     fn stretch_left(&self) -> bool {
         let (size, length) = (self.size() as u64, self.pipeline.length().places());
-        let span = self.part.position.stretch(self.stretch, size, length);
-        self.place.unwrap_or(span.start) < span.end
+        self.row < self.part.position.stretch(self.stretch, size, length).length()
     }
 
     fn stack(&self, rows: &[(u64, Vec<(Name, Tensor)>)], size: usize, pad: bool) -> Result<Batch> {
@@ -187,29 +184,44 @@ pub fn stack(
             let zeros = Tensor::new(field.dtype, &shape, feedline_core::Buffer::from(&bytes[..]))?;
             parts.resize(size, zeros);
         }
-        let stacked = Tensor::stack(&parts, pool).map_err(|odd| {
-            let index = rows.get(odd).map_or(0, |row| row.0);
-            let (one, other) = (&parts[0], &parts[odd]);
-            Error::record(format!(
-                "field {} is {other:?}, where the batch begins with {one:?}; samples of a batch \
-                 have one shape: add resize or a crop before batch",
-                field.name
-            ))
-            .at(|| pipeline.source.origin(index), index, "batch")
-        })?;
+        let indices: Vec<u64> = rows.iter().map(|row| row.0).collect();
+        let odd = |at: usize| odd_one(pipeline, field, &parts, at, &indices);
+        let stacked = Tensor::stack(&parts, pool, odd)?;
         fields.push((field.name, stacked));
     }
     if pad {
-        let mask: Vec<u8> = (0..size).map(|row| u8::from(row < rows.len())).collect();
-        let mask = Tensor::new(
-            feedline_core::DType::Bool,
-            &[size],
-            feedline_core::Buffer::from(&mask[..]),
-        )?;
-        fields.push((Name::new(crate::batch::Batch::MASK), mask));
+        fields.push((Name::new(crate::batch::Batch::MASK), mask(rows.len(), size)?));
     }
     let indices = with_index.then(|| rows.iter().map(|row| row.0).collect());
     Ok(Batch { fields, rows: rows.len(), indices })
+}
+
+/// Says which rows of a padded batch hold a sample.
+///
+/// # Errors
+///
+/// Never, as long as the mask has one byte a row.
+pub fn mask(rows: usize, size: usize) -> Result<Tensor> {
+    let mask: Vec<u8> = (0..size).map(|row| u8::from(row < rows)).collect();
+    Tensor::new(feedline_core::DType::Bool, &[size], feedline_core::Buffer::from(&mask[..]))
+}
+
+/// What to say of a row whose field has another shape than those before it in its batch.
+#[must_use]
+pub fn odd_one(
+    pipeline: &Pipeline,
+    field: &Field,
+    parts: &[Tensor],
+    at: usize,
+    indices: &[u64],
+) -> Error {
+    let index = indices.get(at).copied().unwrap_or(0);
+    let error = Error::record(format!(
+        "field {} is {:?}, where the batch begins with {:?}; samples of a batch have one shape: add \
+         resize or a crop before batch",
+        field.name, parts[at], parts[0]
+    ));
+    pipeline.at(error, index, "batch")
 }
 
 /// Whether one more bad sample is still within what the plan allows.

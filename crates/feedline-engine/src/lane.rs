@@ -1,0 +1,550 @@
+//! A run as its threads see it: what is fixed about it, and the queue of its groups.
+//!
+//! ```text
+//!  dealer ──► open groups ──► rows to start ──► tasks ──► finished rows ──► head of the order
+//!             (as far ahead    (in order, or the             (their slots,     (delivered)
+//!              as is allowed)   latest start first)           or ready)
+//! ```
+
+use crate::budget::Budget;
+use crate::counters::Counters;
+use crate::deal::{Dealer, Dealt, end_stretch};
+use crate::fetch::Parked;
+use crate::group::{Chunk, Done, Group};
+use crate::predict::{Features, Predictor};
+use crate::ready::{Claim, Ready};
+use crate::tune::{Ahead, Reads};
+use crate::{Delivery, Options};
+use feedline_core::{Cancel, Cursor, EpochSeed, Pool, Position, Store};
+use feedline_ops::Pipeline;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar};
+use std::time::Instant;
+
+/// A task takes about this long, so that cheap samples are dealt many at a time.
+pub(crate) const TASK_NANOS: u64 = 100_000;
+
+/// Samples of this many bytes are large.
+const LARGE: u64 = 1 << 20;
+
+/// What is fixed about a run.
+pub(crate) struct Lane {
+    pub pipeline: Arc<Pipeline>,
+    pub store: Arc<dyn Store>,
+    pub options: Options,
+    pub budget: Budget,
+    pub pool: Pool,
+    pub cancel: Cancel,
+    /// Nanoseconds a sample takes, smoothed; 0 before the first.
+    pub cost: AtomicU64,
+    /// Whether samples are large enough to be counted before the first was seen.
+    large: bool,
+    /// Something to take for the consumer.
+    pub done: Condvar,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        pipeline: Arc<Pipeline>,
+        store: Arc<dyn Store>,
+        options: Options,
+        threads: usize,
+    ) -> Self {
+        let budget = Budget::new(&pipeline, &options, threads);
+        // What the consumer holds comes back as well.
+        let keep = options.memory.saturating_add(16 << 20);
+        let length = pipeline.source.length().max(1);
+        let large = pipeline.source.stored_bytes().unwrap_or(0) / length >= LARGE;
+        Self {
+            large,
+            pipeline,
+            store,
+            options,
+            budget,
+            pool: Pool::new(keep),
+            cancel: Cancel::default(),
+            cost: AtomicU64::new(0),
+            done: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn seed(&self, epoch: u64) -> EpochSeed {
+        EpochSeed { seed: self.options.seed, epoch }
+    }
+}
+
+/// A row that can be started: the one with the least key first.
+#[derive(Debug)]
+struct Start {
+    key: i64,
+    group: u64,
+    row: usize,
+    features: Features,
+}
+
+impl PartialEq for Start {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Start {}
+
+impl PartialOrd for Start {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Start {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.key, self.group, self.row).cmp(&(other.key, other.group, other.row))
+    }
+}
+
+/// What changes while a run goes on.
+pub(crate) struct Queue {
+    pub lane: Arc<Lane>,
+    dealer: Dealer,
+    /// Groups in the order of delivery, and the number of the first.
+    pub open: VecDeque<Group>,
+    first: u64,
+    /// Which open group is dealt from the front, and which has rows to be released.
+    dealing: usize,
+    /// Rows that are started in the order of their guessed costs.
+    starts: BinaryHeap<Reverse<Start>>,
+    cursor: Cursor,
+    /// Batches being filled, where they take what is ready.
+    pub ready: Option<Ready>,
+    pub to_read: VecDeque<Parked>,
+    pub have_read: Vec<Parked>,
+    /// Reads under way.
+    pub reading: usize,
+    /// Tasks that were started and are not finished, and the bytes they are guessed to need.
+    pub running: usize,
+    running_bytes: usize,
+    /// Bytes that open groups hold.
+    open_bytes: usize,
+    pub predictor: Predictor,
+    pub ahead: Ahead,
+    pub reads: Reads,
+    /// Nanoseconds between two batches that the consumer took, smoothed, and when it last did.
+    interval: u64,
+    last_taken: Instant,
+    /// Whether the consumer waits.
+    pub waiting: bool,
+    /// Nanoseconds of work done for this run, smoothed, to be fair between runs.
+    pub service: u64,
+    pub counters: Counters,
+}
+
+impl Queue {
+    pub(crate) fn new(lane: Arc<Lane>, position: Position) -> Self {
+        let (options, budget) = (&lane.options, &lane.budget);
+        let dealer = Dealer::new(position, options);
+        let cursor = Cursor::new(lane.seed(dealer.start().epoch));
+        let ready = matches!(options.delivery, Delivery::Ready { .. }).then(Ready::default);
+        let predictor = Predictor::new(&lane.pipeline);
+        let ahead = Ahead::new(budget.groups, options.ahead > 0 || !options.tune);
+        let reads = Reads::new(budget.reads, options.reads > 0 || !options.tune);
+        Self {
+            dealer,
+            open: VecDeque::new(),
+            first: 0,
+            dealing: 0,
+            starts: BinaryHeap::new(),
+            cursor,
+            ready,
+            to_read: VecDeque::new(),
+            have_read: Vec::new(),
+            reading: 0,
+            running: 0,
+            running_bytes: 0,
+            open_bytes: 0,
+            predictor,
+            ahead,
+            reads,
+            interval: 0,
+            last_taken: Instant::now(),
+            waiting: false,
+            service: 0,
+            counters: Counters::default(),
+            lane,
+        }
+    }
+
+    /// Whether all epochs were dealt and delivered.
+    pub(crate) fn is_over(&self) -> bool {
+        self.open.is_empty() && self.dealer.is_over()
+    }
+
+    /// Batches that could be delivered now.
+    pub(crate) fn ready_batches(&self) -> usize {
+        match &self.ready {
+            Some(ready) => ready.ready(self.lane.pipeline.stretch()),
+            None => self.open.iter().take_while(|group| group.is_ready()).count(),
+        }
+    }
+
+    // ------------------------------------------------------------------------------ opening
+
+    /// Batches that are open or wait to be taken.
+    fn batches_ahead(&self) -> usize {
+        self.open.len() + self.ready.as_ref().map_or(0, |_| self.ready_batches())
+    }
+
+    /// Opens the next group, if there is one and it may be.
+    fn open_group(&mut self) -> bool {
+        if self.dealer.is_over() {
+            return false;
+        }
+        let lane = Arc::clone(&self.lane);
+        let size = lane.pipeline.stretch() as u64;
+        if self.batches_ahead() >= self.ahead.limit.max(1) {
+            return false;
+        }
+        let start = self.dealer.start().clone();
+        if let Some(ready) = &mut self.ready {
+            if !ready.has(start.epoch) {
+                let pads = lane.pipeline.batch.as_ref().is_some_and(|batch| batch.pad);
+                let end = end_stretch(&lane.pipeline, &start, lane.options.world);
+                let batches = end.saturating_sub(lane.options.rank).div_ceil(lane.options.world);
+                ready.begin(&start, if pads { batches } else { 0 });
+            }
+            let window = lane.options.window(size).unwrap_or(size);
+            if self.dealer.next_number() >= ready.first_owed(start.epoch) + window {
+                return false;
+            }
+        }
+        let group = match self.dealer.next(&lane.pipeline, &lane.options) {
+            Ok(None) => return false,
+            Ok(Some(Dealt::End { epoch })) => Group::end(epoch),
+            Ok(Some(Dealt::Rows { epoch, places, numbers })) => {
+                self.group_of(epoch, places, numbers, &lane)
+            }
+            Err(error) => {
+                self.dealer.end();
+                Group::broken(start.epoch, error)
+            }
+        };
+        self.open_bytes += group.bytes;
+        self.open.push_back(group);
+        let at = self.open.len() - 1;
+        self.release(at);
+        self.retire();
+        true
+    }
+
+    fn group_of(&self, epoch: u64, places: Vec<u64>, numbers: Vec<u64>, lane: &Lane) -> Group {
+        let (loose, rows) = (self.ready.is_some(), places.len());
+        let mut group = Group::new(epoch, places, numbers, loose, if loose { 0 } else { rows });
+        group.by_cost = self.goes_by_cost();
+        // A group of padding alone is ready as it is.
+        if rows == 0
+            && !loose
+            && let Err(error) = group.allocate(&lane.pipeline, &lane.pool)
+        {
+            return Group::broken(epoch, error);
+        }
+        group
+    }
+
+    /// Whether samples are worth being looked at one by one: they are costly, or large.
+    fn goes_by_cost(&self) -> bool {
+        match self.lane.cost.load(Ordering::Relaxed) {
+            0 => self.lane.large,
+            cost => cost >= TASK_NANOS,
+        }
+    }
+
+    /// Lets those rows of group `at` be started that may be.
+    fn release(&mut self, at: usize) {
+        let Self { open, ready, lane, .. } = self;
+        let Some(group) = open.get_mut(at) else { return };
+        if let Some(ready) = ready {
+            let size = lane.pipeline.stretch() as u64;
+            let end = ready.first_owed(group.epoch) + lane.options.window(size).unwrap_or(size);
+            group.released = group.numbers.partition_point(|number| *number < end);
+        }
+        if !group.by_cost {
+            return;
+        }
+        let (epoch, places) = (group.epoch, Arc::clone(&group.places));
+        let rows = group.queued..group.released;
+        group.queued = group.released;
+        for row in rows {
+            self.make_start(self.first + at as u64, row, epoch, places[row]);
+        }
+    }
+
+    fn make_start(&mut self, group: u64, row: usize, epoch: u64, place: u64) {
+        let lane = Arc::clone(&self.lane);
+        if self.cursor.seed.epoch != epoch {
+            self.cursor = Cursor::new(lane.seed(epoch));
+        }
+        let address = lane.pipeline.address(place, &mut self.cursor);
+        let features = self.predictor.features(&lane.pipeline, lane.seed(epoch), address);
+        // A row is due when its batch is: a slow one has to be started as much earlier.
+        let due = group.saturating_mul(self.batch_nanos());
+        let key = due as i64 - features.cost as i64;
+        self.starts.push(Reverse(Start { key, group, row, features }));
+    }
+
+    /// Nanoseconds from one batch to the next: as the consumer takes them, or as they can be made.
+    fn batch_nanos(&self) -> u64 {
+        let cost = self.lane.cost.load(Ordering::Relaxed);
+        let work = cost * self.lane.pipeline.stretch() as u64;
+        self.interval.max(work / self.lane.budget.threads.max(1) as u64)
+    }
+
+    // ----------------------------------------------------------------------------- starting
+
+    /// Whether a task of group `at` that needs so many bytes may start. Other groups leave the
+    /// head some room; the head always gets on, if need be by itself.
+    fn admits(&self, at: usize, bytes: usize) -> bool {
+        let budget = &self.lane.budget;
+        let unallocated = self.open.get(at).is_some_and(|group| !group.is_allocated());
+        let room = if unallocated { budget.batch_bytes.unwrap_or(0) } else { 0 };
+        let filling = self.ready.as_ref().map_or(0, Ready::bytes);
+        let known = self.open_bytes + self.running_bytes + filling;
+        let used = known.max(self.lane.pool.used_bytes());
+        let wanted = used.saturating_add(bytes).saturating_add(room);
+        let stuck = || self.running == 0 && self.ready_batches() == 0;
+        match at {
+            0 => wanted <= budget.memory || stuck(),
+            _ => wanted <= budget.memory - budget.memory / 8,
+        }
+    }
+
+    /// The next rows to prepare.
+    pub(crate) fn next_chunk(&mut self) -> Option<Chunk> {
+        if self.to_read.len() + self.reading >= self.most_parked() {
+            return None;
+        }
+        // Slow rows can only be started early if they are known.
+        while self.goes_by_cost() && self.open_group() {}
+        loop {
+            let first = self.first;
+            while self.open.get(self.dealing).is_some_and(|g| g.by_cost || g.dealt == g.rows()) {
+                self.dealing += 1;
+            }
+            let in_order = self.open.get(self.dealing).filter(|group| group.dealt < group.released);
+            let in_order = in_order.map(|_| self.dealing);
+            let by_cost = self.starts.peek().map(|start| (start.0.group - first) as usize);
+            match (in_order, by_cost) {
+                (Some(at), other) if other.is_none_or(|other| at <= other) => {
+                    return self.deal_in_order(at);
+                }
+                (_, Some(at)) => return self.deal_by_cost(at),
+                _ => {}
+            }
+            if !self.open_group() {
+                return None;
+            }
+        }
+    }
+
+    /// Samples that may wait for their bytes, so that those whose bytes are in memory need not.
+    fn most_parked(&self) -> usize {
+        self.reads.limit.saturating_mul(2).saturating_add(self.lane.budget.threads)
+    }
+
+    fn deal_in_order(&mut self, at: usize) -> Option<Chunk> {
+        if !self.admits(at, 0) {
+            return None;
+        }
+        self.allocate(at);
+        let cost = self.lane.cost.load(Ordering::Relaxed);
+        let count = TASK_NANOS.checked_div(cost).unwrap_or(1).max(1) as usize;
+        let group = self.open.get_mut(at)?;
+        let chunk = group.deal(self.first + at as u64, count.min(group.released - group.dealt));
+        self.running += 1;
+        Some(chunk)
+    }
+
+    fn deal_by_cost(&mut self, at: usize) -> Option<Chunk> {
+        let bytes = self.starts.peek()?.0.features.bytes;
+        let start = if self.admits(at, bytes) {
+            self.starts.pop()?.0
+        } else {
+            // Memory is short: the head of the order comes first.
+            let head = self.starts.iter().filter(|start| start.0.group == self.first);
+            let (row, bytes) = head.map(|s| (s.0.row, s.0.features.bytes)).min()?;
+            if !self.admits(0, bytes) {
+                return None;
+            }
+            let mut found = None;
+            for Reverse(start) in std::mem::take(&mut self.starts).into_vec() {
+                if (start.group, start.row) == (self.first, row) {
+                    found = Some(start);
+                } else {
+                    self.starts.push(Reverse(start));
+                }
+            }
+            found?
+        };
+        let at = (start.group - self.first) as usize;
+        self.allocate(at);
+        let mut chunk = self.open.get_mut(at)?.deal_row(start.group, start.row)?;
+        self.running += 1;
+        self.running_bytes += start.features.bytes;
+        chunk.features = Some(start.features);
+        Some(chunk)
+    }
+
+    /// Takes the memory of a group; without it, the group fails when its turn comes.
+    fn allocate(&mut self, at: usize) {
+        let lane = Arc::clone(&self.lane);
+        let Some(group) = self.open.get_mut(at) else { return };
+        if group.is_allocated() {
+            return;
+        }
+        match group.allocate(&lane.pipeline, &lane.pool) {
+            Ok(()) => self.open_bytes += group.bytes,
+            Err(error) => {
+                *group = Group::broken(group.epoch, error);
+                let number = self.first + at as u64;
+                self.starts.retain(|start| start.0.group != number);
+            }
+        }
+    }
+
+    // ---------------------------------------------------------------------------- finishing
+
+    /// Notes that a task is no longer running.
+    pub(crate) fn ended(&mut self, features: Option<&Features>) {
+        self.running -= 1;
+        self.running_bytes -= features.map_or(0, |features| features.bytes);
+    }
+
+    /// Notes what became of rows. True if the consumer may find something; the claims have to be
+    /// copied and given to [`Queue::copied`].
+    pub(crate) fn finish(&mut self, number: u64, done: Vec<Done>) -> (bool, Vec<Claim>) {
+        let mut claims = Vec::new();
+        let Some(at) = number.checked_sub(self.first).map(|at| at as usize) else {
+            return (false, claims);
+        };
+        let lane = Arc::clone(&self.lane);
+        let Self { open, ready, open_bytes, .. } = self;
+        let Some(group) = open.get_mut(at).filter(|group| group.pending > 0) else {
+            return (false, claims);
+        };
+        let Some(ready) = ready else {
+            let before = group.bytes;
+            done.into_iter().for_each(|row| group.finish_row(row));
+            *open_bytes += group.bytes - before;
+            return (at == 0 && group.is_ready(), claims);
+        };
+        let mut wakes = false;
+        for Done { row, index, result } in done {
+            group.pending -= 1;
+            let what = (group.places[row], group.numbers[row], index);
+            wakes |= result.is_err();
+            claims.extend(ready.claim(&lane, group.epoch, what, result));
+        }
+        self.retire();
+        (wakes, claims)
+    }
+
+    /// Notes that rows were copied to where they belong.
+    pub(crate) fn copied(&mut self, claims: &[Claim]) {
+        if let Some(ready) = &mut self.ready {
+            claims.iter().for_each(|claim| ready.copied(claim));
+        }
+        (0..self.open.len()).for_each(|at| self.release(at));
+    }
+
+    /// Where batches take what is ready: groups whose rows all have a batch are gone.
+    fn retire(&mut self) {
+        let lane = Arc::clone(&self.lane);
+        let Some(ready) = &mut self.ready else { return };
+        while self.open.front().is_some_and(|group| group.pending == 0) {
+            let Some(mut group) = self.open.pop_front() else { break };
+            self.first += 1;
+            self.dealing = self.dealing.saturating_sub(1);
+            if group.is_end {
+                ready.end(group.epoch, &lane);
+            } else if let Some((_, error)) = group.first_bad() {
+                ready.fail(group.epoch, error);
+            }
+        }
+    }
+
+    /// Whether opening another group could give a thread something to do.
+    pub(crate) fn wants_more(&self) -> bool {
+        let full = self.batches_ahead() >= self.ahead.limit.max(1);
+        let reads = self.to_read.len() + self.reading < self.most_parked();
+        full && reads && !self.dealer.is_over() && !self.is_ready() && self.starts.is_empty()
+    }
+
+    /// Whether the consumer finds something.
+    pub(crate) fn is_ready(&self) -> bool {
+        match &self.ready {
+            Some(ready) => ready.is_ready(&self.lane),
+            None => self.open.front().is_some_and(Group::is_ready),
+        }
+    }
+
+    // --------------------------------------------------------------------------- delivering
+
+    /// Takes the head of the order off, once it is ready.
+    pub(crate) fn pop(&mut self) -> Option<Group> {
+        if !self.open.front()?.is_ready() {
+            return None;
+        }
+        let group = self.open.pop_front()?;
+        self.open_bytes -= group.bytes;
+        self.first += 1;
+        self.dealing = self.dealing.saturating_sub(1);
+        Some(group)
+    }
+
+    /// Puts the head back.
+    pub(crate) fn put_back(&mut self, group: Group) {
+        self.open_bytes += group.bytes;
+        self.open.push_front(group);
+        self.first -= 1;
+        self.dealing += 1;
+    }
+
+    /// Notes that the consumer took a batch.
+    pub(crate) fn taken(&mut self, now: Instant) {
+        let nanos = now.saturating_duration_since(self.last_taken).as_nanos() as u64;
+        self.last_taken = now;
+        self.interval =
+            if self.interval == 0 { nanos } else { self.interval - self.interval / 8 + nanos / 8 };
+    }
+
+    /// How long the next row of this run can wait, in nanoseconds: the run with the least is served
+    /// first. A consumer that waits already cannot wait longer, whatever it waits for.
+    pub(crate) fn slack(&self, now: Instant) -> u64 {
+        if self.waiting {
+            return 0;
+        }
+        let since = now.saturating_duration_since(self.last_taken).as_nanos() as u64;
+        let ready = self.ready_batches() as u64;
+        (ready + 1).saturating_mul(self.batch_nanos()).saturating_sub(since)
+    }
+
+    /// Ends dealing with an error in the order of samples.
+    pub(crate) fn fail(&mut self, error: feedline_core::Error) {
+        self.dealer.end();
+        let epoch = self.dealer.start().epoch;
+        self.open.push_back(Group::broken(epoch, error));
+        self.retire();
+    }
+
+    /// Forgets everything that was not started.
+    pub(crate) fn clear(&mut self) {
+        self.dealer.end();
+        self.starts.clear();
+        let parked = self.to_read.len() + self.have_read.len();
+        self.running -= parked;
+        self.to_read.clear();
+        self.have_read.clear();
+        self.open.clear();
+        self.ready = None;
+    }
+}

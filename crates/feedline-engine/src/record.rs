@@ -1,0 +1,173 @@
+//! Which samples each batch was made of, written down, so that a run whose batches took what was
+//! ready can be repeated exactly.
+//!
+//! One JSON object a line: the first says which run it was, each of the others one batch.
+
+use crate::Options;
+use feedline_core::{Error, Result};
+use feedline_ops::Pipeline;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+/// What a recording belongs to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Heading {
+    feedline_record: u32,
+    seed: u64,
+    world: u64,
+    manifest: String,
+    plan: String,
+}
+
+impl Heading {
+    fn of(pipeline: &Pipeline, options: &Options) -> Self {
+        Self {
+            feedline_record: 1,
+            seed: options.seed.0,
+            world: options.world,
+            manifest: pipeline.source.manifest(),
+            plan: pipeline.fingerprint().to_string(),
+        }
+    }
+}
+
+/// One batch: its places in the epoch, in the order of its rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    epoch: u64,
+    rank: u64,
+    batch: u64,
+    places: Vec<u64>,
+}
+
+/// Writes batches down as they are delivered.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    file: File,
+    path: PathBuf,
+    rank: u64,
+}
+
+impl Recorder {
+    /// Goes on with the recording of this very run, or begins one.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written, or holds something else.
+    pub(crate) fn open(path: &Path, pipeline: &Pipeline, options: &Options) -> Result<Self> {
+        let failed = |error| Error::unavailable(format!("record file {}", path.display()), error);
+        let heading = Heading::of(pipeline, options);
+        let mut file =
+            File::options().create(true).append(true).read(true).open(path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.len() > 0 {
+            Recording::read(path)?.check(&heading)?;
+        } else {
+            write_line(&mut file, &heading).map_err(failed)?;
+        }
+        Ok(Self { file, path: path.to_owned(), rank: options.rank })
+    }
+
+    pub(crate) fn batch(&mut self, epoch: u64, batch: u64, places: Vec<u64>) -> Result<()> {
+        let line = Line { epoch, rank: self.rank, batch, places };
+        write_line(&mut self.file, &line).map_err(|error| {
+            Error::unavailable(format!("record file {}", self.path.display()), error)
+        })
+    }
+}
+
+/// A line in one call, so that several ranks may write to one file.
+fn write_line(file: &mut File, line: &impl Serialize) -> std::io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    file.write_all(&text)
+}
+
+/// The batches that an earlier run delivered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recording {
+    path: PathBuf,
+    heading: Heading,
+    batches: BTreeMap<(u64, u64, u64), Vec<u64>>,
+}
+
+impl Recording {
+    /// Reads a recording.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or is no recording; names the line.
+    pub fn read(path: &Path) -> Result<Self> {
+        let failed = |error| Error::unavailable(format!("record file {}", path.display()), error);
+        let lines = BufReader::new(File::open(path).map_err(failed)?).lines();
+        let wrong = |number: usize, why: String| {
+            Error::Source(format!(
+                "{}, line {number} is no line of a recording: {why}",
+                path.display()
+            ))
+        };
+        let (mut heading, mut batches) = (None, BTreeMap::new());
+        let mut broken: Option<Error> = None;
+        for (number, line) in lines.enumerate() {
+            let text = line.map_err(failed)?;
+            if let Some(error) = broken.take() {
+                return Err(error);
+            }
+            if heading.is_none() {
+                let read = serde_json::from_str::<Heading>(&text);
+                heading = Some(read.map_err(|error| wrong(number + 1, error.to_string()))?);
+                continue;
+            }
+            match serde_json::from_str::<Line>(&text) {
+                // A run that was resumed delivers its last batches again: the later line counts.
+                Ok(Line { epoch, rank, batch, places }) => {
+                    batches.insert((epoch, rank, batch), places);
+                }
+                // A last line that was cut off by the end of its process is forgiven.
+                Err(error) => broken = Some(wrong(number + 1, error.to_string())),
+            }
+        }
+        let heading = heading.ok_or_else(|| wrong(1, "the file is empty".into()))?;
+        Ok(Self { path: path.to_owned(), heading, batches })
+    }
+
+    /// Whether it was made by this plan on this data, with this seed and so many ranks.
+    ///
+    /// # Errors
+    ///
+    /// Says what differs.
+    pub(crate) fn fits(&self, pipeline: &Pipeline, options: &Options) -> Result<()> {
+        self.check(&Heading::of(pipeline, options))
+    }
+
+    fn check(&self, here: &Heading) -> Result<()> {
+        let there = &self.heading;
+        let what = if there.plan != here.plan {
+            "of another pipeline".to_owned()
+        } else if there.manifest != here.manifest {
+            "of other data".to_owned()
+        } else if there.seed != here.seed {
+            format!("of seed {}, and this loader has seed {}", there.seed, here.seed)
+        } else if there.world != here.world {
+            format!("of {} ranks, and here are {}", there.world, here.world)
+        } else {
+            return Ok(());
+        };
+        Err(Error::State(format!("the recording {} is {what}", self.path.display())))
+    }
+
+    /// The places of a batch.
+    pub(crate) fn batch(&self, epoch: u64, rank: u64, batch: u64) -> Option<&[u64]> {
+        self.batches.get(&(epoch, rank, batch)).map(Vec::as_slice)
+    }
+
+    /// Number of batches of an epoch.
+    pub(crate) fn length(&self, epoch: u64, rank: u64) -> u64 {
+        let last = self.batches.range((epoch, rank, 0)..=(epoch, rank, u64::MAX)).next_back();
+        last.map_or(0, |((_, _, batch), _)| batch + 1)
+    }
+}

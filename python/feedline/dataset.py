@@ -338,13 +338,25 @@ class Dataset:
         with_index: bool = False,
         ahead: int | None = None,
         reads: int | None = None,
+        tune: bool = True,
+        order: Literal["exact", "ready"] = "exact",
+        max_slip: int | None = None,
+        record: str | os.PathLike[str] | None = None,
+        replay: str | os.PathLike[str] | None = None,
     ) -> Loader:
         """A loader: iterate over it once an epoch, save its state, ask it how it is doing.
 
         `threads` is one per core and `memory` 1 GB if they are not given; `rank` and `world` are
         found out from torch.distributed, torchrun, SLURM or JAX. `with_index` adds the field
-        `index`, the samples' places in the source. `ahead` fixes how many batches are prepared
-        ahead, and `reads` how many reads may wait for storage at once.
+        `index`, the samples' places in the source. How many batches are prepared `ahead` and how
+        many `reads` may wait for storage at once is tuned while the loader runs, unless it is
+        given, or `tune` is False.
+
+        With `order="ready"` a batch takes the samples that are ready, so that a slow one delays
+        only itself: every sample exactly once an epoch, and none more than `max_slip` batches from
+        its place (8 if it is not given; `max_slip` times the batch size is at most 4,096).
+        `record` names a file in which each batch's samples are written down, and `replay` such a
+        file, whose batches are then delivered again.
         """
         from .loader import Loader
 
@@ -358,7 +370,51 @@ class Dataset:
             with_index=with_index,
             ahead=ahead,
             reads=reads,
+            tune=tune,
+            order=order,
+            max_slip=max_slip,
+            record=record,
+            replay=replay,
         )
+
+    def loaders(
+        self,
+        count: int,
+        *,
+        threads: int | None = None,
+        memory: int | str | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        **options: Any,
+    ) -> list[Loader]:
+        """One loader for each of `count` accelerators that this process feeds.
+
+        They share one team of `threads` threads, which serves whichever can wait least, and
+        `memory`. Each has its part of the epoch: of all processes' accelerators together, loader i
+        is rank `rank * count + i` of `world * count`. Iterate over each in a thread of its own.
+        """
+        from .loader import Loader, Team
+
+        if count < 1:
+            raise ValueError(f"{count} loaders; there must be at least one")
+        if (rank is None) != (world is None):
+            raise ValueError("rank and world belong together; give both or none")
+        if rank is None or world is None:
+            rank, world = detect()
+        team = Team(threads)
+        budget = _core.parse_bytes(str(memory if memory is not None else "1GB")) // count
+        return [
+            Loader(
+                self,
+                threads=threads,
+                memory=budget,
+                rank=rank * count + number,
+                world=world * count,
+                team=team,
+                **options,
+            )
+            for number in range(count)
+        ]
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch with default settings; the next time, the next epoch."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from . import _core
 from .ranks import detect
 from .views import Batch, to_jax, to_numpy, to_torch
 
 if TYPE_CHECKING:
+    from os import PathLike
     from types import TracebackType
 
     from .dataset import Dataset
@@ -38,6 +40,12 @@ class Loader:
         with_index: bool = False,
         ahead: int | None = None,
         reads: int | None = None,
+        tune: bool = True,
+        order: Literal["exact", "ready"] = "exact",
+        max_slip: int | None = None,
+        record: str | PathLike[str] | None = None,
+        replay: str | PathLike[str] | None = None,
+        team: Team | None = None,
     ) -> None:
         if (rank is None) != (world is None):
             raise ValueError("rank and world belong together; give both or none")
@@ -45,21 +53,32 @@ class Loader:
             rank, world = detect()
         if not 0 <= rank < world:
             raise ValueError(f"rank {rank} of {world} ranks; ranks count from 0")
-        for name, value in (("threads", threads), ("ahead", ahead), ("reads", reads)):
+        limits = {"threads": threads, "ahead": ahead, "reads": reads, "max_slip": max_slip}
+        for name, value in limits.items():
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}; it must be at least 1, or None to be chosen")
         self.dataset = dataset
         self.rank = rank
         self.world = world
         self.seed = seed
+        if max_slip is not None and order != "ready":
+            raise ValueError("max_slip goes with order=\"ready\"")
+        if replay is not None and order != "exact":
+            raise ValueError("a replay has the order of its recording; leave order out")
         self._pipeline = dataset._open
         options: dict[str, Any] = {
             "threads": threads,
             "memory": memory,
             "ahead": ahead,
             "reads": reads,
+            "tune": tune,
+            "order": order,
+            "max_slip": max_slip,
+            "record": None if record is None else os.fspath(record),
+            "replay": None if replay is None else os.fspath(replay),
         }
         self._options = {name: value for name, value in options.items() if value is not None}
+        self._team = team
         self._options |= {"rank": rank, "world": world, "seed": seed}
         if with_index:
             if "index" in self._pipeline.fields and not dataset._index_is_its_own():
@@ -67,7 +86,7 @@ class Loader:
                     "with_index adds a field index, and the pipeline has one; rename it first"
                 )
             self._options["with_index"] = True
-        self._pipeline.explain(self._options)  # complains about wrong options now
+        self._pipeline.check_options(self._options)
         self._epochs: int | None = None
         self._run: _core.Run | None = None
         self._state: str | None = None
@@ -126,7 +145,9 @@ class Loader:
             options = dict(self._options)
             if self._epochs is not None:
                 options["epochs"] = self._epochs
-            run = self._run = _core.Run(self._pipeline, self._state, self._epoch, options)
+            team = None if self._team is None else self._team._threads()
+            run = _core.Run(self._pipeline, self._state, self._epoch, options, team)
+            self._run = run
         return run
 
     def __len__(self) -> int:
@@ -186,8 +207,25 @@ class Loader:
         return json.loads(self._run.stats())
 
     def explain(self) -> str:
-        """What a run does: which steps run together, into which buffers, in which budgets."""
-        return self._pipeline.explain(self._options)[0]
+        """What a run does: which steps run together, into which buffers, in which budgets.
+
+        While the loader runs, also what the tuner has made of the budgets by now.
+        """
+        text = self._pipeline.explain(self._options)[0]
+        if not self.stats():
+            return text
+        tuned = self.tuned()
+        return text + (
+            f"  tuned    {tuned['threads']} threads at work, {tuned['ahead']} batches ahead, "
+            f"{tuned['reads']} reads at once\n"
+        )
+
+    def tuned(self) -> dict[str, int]:
+        """What the tuner has chosen by now: `threads`, `ahead` and `reads`.
+
+        Given to another loader, `ds.loader(**loader.tuned())`, they stay as they are.
+        """
+        return dict(self.stats().get("tuned", {}))
 
     def __repr__(self) -> str:
         return (
@@ -243,6 +281,20 @@ class Loader:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Team:
+    """Threads that several loaders share: `ds.loaders(4)` makes one."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._count = threads or 0
+        self._started: _core.Team | None = None
+
+    def _threads(self) -> _core.Team:
+        # Threads do not come along into a forked process: start others there.
+        if self._started is None or not self._started.is_here():
+            self._started = _core.Team(self._count)
+        return self._started
 
 
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ mod blob;
 mod error;
 mod pipeline;
 mod run;
+mod team;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -20,6 +21,13 @@ fn check(plan: &str) -> PyResult<(String, String, String, Vec<String>)> {
         .map_err(error::raise)?;
     let fields = output.fields.iter().map(ToString::to_string).collect();
     Ok((plan.to_json(), plan.to_string(), plan.fingerprint().to_string(), fields))
+}
+
+/// A number of bytes out of a text such as `512MB`.
+#[pyfunction]
+fn parse_bytes(text: &str) -> PyResult<u64> {
+    let wrong = |reason| pyo3::exceptions::PyValueError::new_err(format!("memory: {reason}"));
+    feedline_ops::order::parse_bytes(text).map_err(wrong)
 }
 
 /// Names of all steps.
@@ -51,9 +59,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<blob::Blob>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<run::Run>()?;
+    module.add_class::<team::Team>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_function(wrap_pyfunction!(check, module)?)?;
     module.add_function(wrap_pyfunction!(steps, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(merge_states, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -4,13 +4,14 @@ use crate::blob::Blob;
 use crate::error::raise;
 use crate::tensor::export_batch;
 use feedline_core::{Address, Batch, Blobs, Position, Result, SampleSeed, Seed, Store};
-use feedline_engine::{Options, Steps};
+use feedline_engine::{Delivery, Options, Recording, Steps};
 use feedline_ops::Pipeline as Opened;
 use feedline_store::LocalStore;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A pipeline that is checked and opened.
@@ -33,6 +34,23 @@ pub(crate) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
                     as usize;
             }
             "reads" => options.reads = value.extract()?,
+            "tune" => options.tune = value.extract()?,
+            "order" => {
+                options.delivery = match value.extract::<String>()?.as_str() {
+                    "exact" => Delivery::Exact,
+                    "ready" => Delivery::Ready { max_slip: 0 },
+                    other => {
+                        let wrong = format!("order={other:?} is neither \"exact\" nor \"ready\"");
+                        return Err(PyValueError::new_err(wrong));
+                    }
+                }
+            }
+            "max_slip" => options.delivery = Delivery::Ready { max_slip: value.extract()? },
+            "record" => options.record = Some(value.extract()?),
+            "replay" => {
+                let recording = Recording::read(&value.extract::<PathBuf>()?).map_err(raise)?;
+                options.delivery = Delivery::Replay(Arc::new(recording));
+            }
             "ahead" => options.ahead = value.extract()?,
             "seed" => options.seed = Seed(value.extract()?),
             "rank" => options.rank = value.extract()?,
@@ -97,6 +115,11 @@ impl Pipeline {
             Steps::Between(least, most) => (least, Some(most)),
             Steps::Endless => (u64::MAX, None),
         })
+    }
+
+    /// Complains about options that make no sense.
+    fn check_options(&self, given: &Bound<'_, PyDict>) -> PyResult<()> {
+        options(given)?.check(&self.opened).map_err(raise)
     }
 
     /// What a run will do, as text and as JSON.

@@ -2,6 +2,7 @@
 
 use crate::error::raise;
 use crate::pipeline::{Pipeline, options};
+use crate::team::Team;
 use crate::tensor::export_batch;
 use feedline_core::{Position, Seed};
 use feedline_engine::{Next, Run as Running, State};
@@ -35,6 +36,7 @@ impl Run {
         state: Option<&str>,
         epoch: u64,
         given: &Bound<'_, PyDict>,
+        team: Option<&Team>,
     ) -> PyResult<Self> {
         let options = options(given)?;
         let opened = Arc::clone(&pipeline.opened);
@@ -48,7 +50,13 @@ impl Run {
         };
         let store = Arc::clone(&pipeline.store);
         let before = Mutex::new(position.clone());
-        let run = Running::start(Arc::clone(&opened), store, position, options).map_err(raise)?;
+        let run = match team {
+            None => Running::start(Arc::clone(&opened), store, position, options),
+            Some(team) => {
+                Running::start_in(&team.threads, Arc::clone(&opened), store, position, options)
+            }
+        };
+        let run = run.map_err(raise)?;
         let process = std::process::id();
         Ok(Self { run: ManuallyDrop::new(Mutex::new(run)), opened, before, process })
     }

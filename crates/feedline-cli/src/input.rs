@@ -3,7 +3,7 @@
 use crate::Usage;
 use anyhow::{Context, Result, bail};
 use feedline_core::{Blobs, Buffer, BufferMut, DType, Error, Seed, Store, Tensor};
-use feedline_engine::Options;
+use feedline_engine::{Delivery, Options, Recording};
 use feedline_ops::{Builtin, Pipeline};
 use feedline_plan::{Catalog, MAX_BYTES, Plan};
 use feedline_store::LocalStore;
@@ -195,15 +195,33 @@ pub(crate) struct RunArgs {
     /// How many ranks share an epoch
     #[arg(long, value_name = "W", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     world: u64,
+    /// Batches in exact order, or of what is ready
+    #[arg(long, value_name = "ORDER", default_value = "exact", value_parser = ["exact", "ready"])]
+    order: String,
+    /// With --order ready: how many batches a sample may move [default: 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_slip: Option<u64>,
+    /// Write each batch's samples down in this file
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Deliver the batches that this file says
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "max_slip"])]
+    replay: Option<PathBuf>,
 }
 
 impl RunArgs {
     /// The engine's options, for `epochs` epochs or without end.
     pub(crate) fn options(&self, epochs: Option<u64>) -> Result<Options> {
-        let Self { threads, memory, seed, rank, world } = self;
+        let Self { threads, memory, seed, rank, world, order, max_slip, record, replay } = self;
         if rank >= world {
             bail!(Usage(format!("--rank {rank} of --world {world}: ranks count from 0")));
         }
+        let delivery = match (order.as_str(), replay) {
+            (_, Some(path)) => Delivery::Replay(Arc::new(Recording::read(path)?)),
+            ("ready", None) => Delivery::Ready { max_slip: max_slip.unwrap_or(0) },
+            _ if max_slip.is_some() => bail!(Usage("--max-slip goes with --order ready".into())),
+            _ => Delivery::Exact,
+        };
         let usual = Options::default();
         Ok(Options {
             threads: threads.map_or(usual.threads, usize::from),
@@ -212,6 +230,8 @@ impl RunArgs {
             rank: *rank,
             world: *world,
             epochs,
+            delivery,
+            record: record.clone(),
             ..usual
         })
     }

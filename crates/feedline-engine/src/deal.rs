@@ -21,6 +21,9 @@ pub(crate) struct Dealer {
     stretch: u64,
     /// The number of the next row among the rank's rows.
     number: u64,
+    /// Rows that were dealt, and batches of padding alone.
+    dealt: u64,
+    padding: u64,
     epochs_left: Option<u64>,
 }
 
@@ -30,7 +33,7 @@ impl Dealer {
             Delivery::Replay(_) => start.batches,
             _ => start.at.map_or(options.rank, |at| at.0),
         };
-        Self { start, stretch, number: 0, epochs_left: options.epochs }
+        Self { start, stretch, number: 0, dealt: 0, padding: 0, epochs_left: options.epochs }
     }
 
     /// Where the epoch that is being dealt was begun.
@@ -69,10 +72,11 @@ impl Dealer {
         let (size, length) = (pipeline.stretch() as u64, pipeline.length().places());
         let end = end_stretch(pipeline, &self.start, options.world);
         let padded = pipeline.is_counted() && pipeline.batch.as_ref().is_some_and(|b| b.pad);
+        let flows = follows_rows(pipeline, options, &self.start);
         while self.stretch < end {
             let mut places = self.start.places(self.stretch, size, length);
             let mut numbers = Vec::new();
-            if follows_rows(pipeline, options, &self.start) {
+            if flows {
                 let first = self.start.at.filter(|at| at.0 == self.stretch).map_or(0, |at| at.1);
                 places.drain(..places.len().min(first as usize));
                 numbers.extend(self.number..self.number + places.len() as u64);
@@ -85,9 +89,18 @@ impl Dealer {
                 }
             }
             self.stretch += options.world;
-            if !places.is_empty() || padded {
+            self.dealt += places.len() as u64;
+            if !places.is_empty() || padded && !flows {
                 return Ok(Some(Dealt::Rows { epoch: self.start.epoch, places, numbers }));
             }
+        }
+        // Where rows flow together, the batches that nothing is left for come last.
+        let all = end.saturating_sub(options.rank).div_ceil(options.world);
+        let filled = self.start.batches + self.dealt.div_ceil(size) + self.padding;
+        if padded && flows && filled < all {
+            self.padding += 1;
+            let epoch = self.start.epoch;
+            return Ok(Some(Dealt::Rows { epoch, places: Vec::new(), numbers: Vec::new() }));
         }
         Ok(Some(self.next_epoch(options)))
     }
@@ -97,7 +110,7 @@ impl Dealer {
         self.start = Position::epoch(epoch.saturating_add(1));
         let replays = matches!(options.delivery, Delivery::Replay(_));
         self.stretch = if replays { 0 } else { options.rank };
-        self.number = 0;
+        (self.number, self.dealt, self.padding) = (0, 0, 0);
         self.epochs_left = self.epochs_left.map(|left| left - 1);
         Dealt::End { epoch }
     }
@@ -134,7 +147,8 @@ impl Dealer {
 /// Whether rows flow together into batches, so that each of them has to be accounted for; otherwise
 /// every group is a batch.
 pub(crate) fn follows_rows(pipeline: &Pipeline, options: &Options, start: &Position) -> bool {
-    !pipeline.is_counted() || start.at.is_some() || options.delivery != Delivery::Exact
+    let uneven = start.at.is_some() || start.batches > 0;
+    !pipeline.is_counted() || uneven || options.delivery != Delivery::Exact
 }
 
 /// How many steps a rank has left in an epoch.

@@ -29,9 +29,9 @@ pub(crate) enum Stage {
     /// Its record has to be read.
     Record(BufferMut),
     /// A step needs a field.
-    Field { task: Task, field: usize, reading: Reading },
+    Field { task: Box<Task>, field: usize, reading: Reading },
     /// It is through all steps, and a field has to be read to be written.
-    Value { sample: Half, reading: Reading },
+    Value { sample: Box<Half>, reading: Reading },
 }
 
 /// Bytes on their way into a buffer, or straight into the row if there is none.

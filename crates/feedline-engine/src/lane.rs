@@ -8,7 +8,7 @@
 
 use crate::budget::Budget;
 use crate::counters::Counters;
-use crate::deal::{Dealer, Dealt, end_stretch};
+use crate::deal::{Dealer, Dealt};
 use crate::fetch::Parked;
 use crate::group::{Chunk, Done, Group};
 use crate::predict::{Features, Predictor};
@@ -177,7 +177,9 @@ impl Queue {
 
     /// Whether all epochs were dealt and delivered.
     pub(crate) fn is_over(&self) -> bool {
-        self.open.is_empty() && self.dealer.is_over()
+        self.open.is_empty()
+            && self.dealer.is_over()
+            && self.ready.as_ref().is_none_or(Ready::is_empty)
     }
 
     /// Batches that could be delivered now.
@@ -208,10 +210,7 @@ impl Queue {
         let start = self.dealer.start().clone();
         if let Some(ready) = &mut self.ready {
             if !ready.has(start.epoch) {
-                let pads = lane.pipeline.batch.as_ref().is_some_and(|batch| batch.pad);
-                let end = end_stretch(&lane.pipeline, &start, lane.options.world);
-                let batches = end.saturating_sub(lane.options.rank).div_ceil(lane.options.world);
-                ready.begin(&start, if pads { batches } else { 0 });
+                ready.begin(&start);
             }
             let window = lane.options.window(size).unwrap_or(size);
             if self.dealer.next_number() >= ready.first_owed(start.epoch) + window {
@@ -466,6 +465,8 @@ impl Queue {
             self.dealing = self.dealing.saturating_sub(1);
             if group.is_end {
                 ready.end(group.epoch, &lane);
+            } else if group.rows() == 0 && group.bad.is_empty() {
+                ready.pad(group.epoch);
             } else if let Some((_, error)) = group.first_bad() {
                 ready.fail(group.epoch, error);
             }

@@ -84,9 +84,10 @@ struct Epoch {
     /// Rows that have a batch.
     placed: Tracker,
     batches: VecDeque<Filling>,
-    /// Number of the first of them, and number of all that the rank has if the plan pads.
+    /// Number of the first of them.
     first: u64,
-    padded: u64,
+    /// Batches of padding alone, at the end.
+    padding: usize,
     /// Whether every row has a batch.
     ended: bool,
     failed: Option<Error>,
@@ -95,6 +96,8 @@ struct Epoch {
 /// What can be delivered.
 pub(crate) enum Delivered {
     Batch(Box<Filling>),
+    /// What is left of an epoch and dropped, or bad altogether.
+    Lost(Box<Filling>),
     End(u64),
     Failed(Error),
 }
@@ -106,14 +109,14 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    /// Begins an epoch, where the rank has `padded` batches if the plan pads.
-    pub(crate) fn begin(&mut self, start: &Position, padded: u64) {
+    /// Begins an epoch.
+    pub(crate) fn begin(&mut self, start: &Position) {
         self.epochs.push_back(Epoch {
             epoch: start.epoch,
             placed: Tracker::new(start),
             batches: VecDeque::new(),
             first: start.batches,
-            padded,
+            padding: 0,
             ended: false,
             failed: None,
         });
@@ -125,6 +128,10 @@ impl Ready {
 
     pub(crate) fn has(&self, epoch: u64) -> bool {
         self.epochs.iter().any(|known| known.epoch == epoch)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.epochs.is_empty()
     }
 
     /// The first row of an epoch that has no batch yet.
@@ -214,17 +221,22 @@ impl Ready {
         match self.epoch(epoch) {
             Some(epoch) => drop(epoch.failed.get_or_insert(error)),
             None => {
-                self.begin(&Position::epoch(epoch), 0);
+                self.begin(&Position::epoch(epoch));
                 self.fail(epoch, error);
             }
         }
+    }
+
+    /// One more batch of padding alone comes at the end of the epoch.
+    pub(crate) fn pad(&mut self, epoch: u64) {
+        self.epoch(epoch).into_iter().for_each(|epoch| epoch.padding += 1);
     }
 
     /// Every row of the epoch has a batch now.
     pub(crate) fn end(&mut self, epoch: u64, lane: &Lane) {
         let Some(epoch) = self.epoch(epoch) else { return };
         epoch.ended = true;
-        while epoch.first + (epoch.batches.len() as u64) < epoch.padded {
+        for _ in 0..epoch.padding {
             match Filling::new(lane) {
                 Ok(batch) => epoch.batches.push_back(batch),
                 Err(error) => {
@@ -272,11 +284,11 @@ impl Ready {
                 let batch = front.batches.pop_front()?;
                 front.first += 1;
                 let dropped = !full && recipe.is_some_and(|recipe| recipe.drop_last);
-                let empty = batch.claimed == 0 && !recipe.is_some_and(|recipe| recipe.pad);
+                let pads = recipe.is_some_and(|recipe| recipe.pad) && lane.pipeline.is_counted();
+                let empty = batch.claimed == 0 && !pads;
                 if dropped || empty {
                     // Bad rows are still accounted for.
-                    let lost = Filling { claimed: 0, ..batch };
-                    return Some(Delivered::Batch(Box::new(lost)));
+                    return Some(Delivered::Lost(Box::new(batch)));
                 }
                 return Some(Delivered::Batch(Box::new(batch)));
             }

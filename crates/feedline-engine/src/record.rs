@@ -160,8 +160,9 @@ impl Recording {
         Err(Error::State(format!("the recording {} is {what}", self.path.display())))
     }
 
-    /// The places of a batch.
-    pub(crate) fn batch(&self, epoch: u64, rank: u64, batch: u64) -> Option<&[u64]> {
+    /// The places of a batch, in the order of its rows.
+    #[must_use]
+    pub fn batch(&self, epoch: u64, rank: u64, batch: u64) -> Option<&[u64]> {
         self.batches.get(&(epoch, rank, batch)).map(Vec::as_slice)
     }
 

@@ -185,20 +185,24 @@ impl Run {
                 Head::Ready(Delivered::Failed(error)) => return Err(error),
                 Head::Ready(Delivered::End(epoch)) => return Ok(Some(self.end_epoch(epoch))),
                 Head::Ready(Delivered::Batch(filling)) => {
-                    if let Some(batch) = self.take_filled(*filling)? {
+                    if let Some(batch) = self.take_filled(*filling, false)? {
                         return Ok(Some(Next::Batch(batch)));
                     }
                 }
-                Head::Group(group) if group.is_end => {
+                Head::Ready(Delivered::Lost(filling)) => drop(self.take_filled(*filling, true)?),
+                Head::Group(group) if group.rows() == 0 && group.bad.is_empty() => {
+                    // What comes after all rows comes round again once they are delivered.
                     if let Some(batch) = self.take_carried(true)? {
-                        // The end comes round again once the rest is delivered.
                         let mut state = self.team.crew.shared.lock();
-                        state.queue(self.number).into_iter().for_each(|queue| {
-                            queue.put_back(Group::end(group.epoch));
-                        });
+                        if let Some(queue) = state.queue(self.number) {
+                            queue.put_back(*group);
+                        }
                         return Ok(Some(Next::Batch(batch)));
                     }
-                    return Ok(Some(self.end_epoch(group.epoch)));
+                    if group.is_end {
+                        return Ok(Some(self.end_epoch(group.epoch)));
+                    }
+                    return self.assemble(*group).map(|batch| Some(Next::Batch(batch)));
                 }
                 Head::Group(mut group) => {
                     let replays = matches!(self.lane.options.delivery, Delivery::Replay(_));
@@ -310,7 +314,7 @@ impl Run {
     }
 
     /// A batch that took what was ready; `None` if nothing is left of it.
-    fn take_filled(&mut self, mut filling: Filling) -> Result<Option<Batch>> {
+    fn take_filled(&mut self, mut filling: Filling, lost: bool) -> Result<Option<Batch>> {
         let lane = Arc::clone(&self.lane);
         let pipeline = &lane.pipeline;
         let epoch = self.start.epoch;
@@ -320,13 +324,13 @@ impl Run {
         let rows = filling.rows();
         let numbers = std::mem::take(&mut filling.numbers);
         let pads = pipeline.batch.as_ref().filter(|batch| batch.pad);
-        if rows > 0 || pads.is_some() {
-            let places = std::mem::take(&mut filling.places);
+        let places = std::mem::take(&mut filling.places);
+        if !lost {
             self.note(epoch, || places)?;
         }
         numbers.into_iter().for_each(|number| self.tracker.mark(number));
         self.skipped_delivered = self.skipped;
-        if rows == 0 && pads.is_none() {
+        if lost {
             return Ok(None);
         }
         let indices = lane.options.with_index.then(|| std::mem::take(&mut filling.indices));
@@ -417,7 +421,8 @@ impl Run {
             let places = (self.delivered - self.start.batches).saturating_mul(*world);
             return self.start.after(places.saturating_mul(size));
         }
-        let batches = if *delivery == Delivery::Exact { 0 } else { self.delivered };
+        let exact = *delivery == Delivery::Exact && self.start.batches == 0;
+        let batches = if exact { 0 } else { self.delivered };
         let position = self.tracker.position(&self.start, size, *rank, *world);
         Position { batches, skipped: self.skipped_delivered, ..position }
     }

@@ -402,7 +402,7 @@ impl Desk {
                     self.count_read(None, buffer.len());
                     task.supply(field, buffer.freeze());
                 }
-                self.steps(chunk, at, task)
+                self.steps(chunk, at, *task)
             }
             Stage::Value { mut sample, reading } => {
                 if let (Some(value), Some(buffer)) = (&mut sample.current, reading.buffer) {
@@ -414,7 +414,7 @@ impl Desk {
                     }
                 }
                 sample.read = true;
-                self.values(chunk, at, sample)
+                self.values(chunk, at, *sample)
             }
         }
     }
@@ -445,7 +445,7 @@ impl Desk {
                 }
                 Ok(Attempt::WouldWait) => {
                     let reading = Reading { buffer: Some(buffer), done };
-                    return Err(Stage::Field { task, field, reading });
+                    return Err(Stage::Field { task: Box::new(task), field, reading });
                 }
                 Err(error) => return bad(error),
             }
@@ -473,9 +473,10 @@ impl Desk {
                     let index = sample.seed.index;
                     break Ok(Err(lane.pipeline.at(error, index, "batch")));
                 }
-                Err((value, reading)) => {
+                Err(left) => {
+                    let (value, reading) = *left;
                     sample.current = Some(value);
-                    break Err(Stage::Value { sample, reading });
+                    break Err(Stage::Value { sample: Box::new(sample), reading });
                 }
             }
         };
@@ -499,7 +500,7 @@ impl Desk {
         row: Option<&mut [u8]>,
         sample: &mut Half,
         (reads, bytes): (&mut u64, &mut u64),
-    ) -> Result<Result<()>, (Value, Reading)> {
+    ) -> Result<Result<()>, Box<(Value, Reading)>> {
         let lane = Arc::clone(&self.lane);
         let mut row = row;
         let mut filled = sample.filled.take();
@@ -526,7 +527,7 @@ impl Desk {
             };
             match lane.store.try_read_cut(&cut, &mut reading.done, to) {
                 Ok(Attempt::Done) => {}
-                Ok(Attempt::WouldWait) => return Err((value, reading)),
+                Ok(Attempt::WouldWait) => return Err(Box::new((value, reading))),
                 Err(error) => return Ok(Err(error)),
             }
             *reads += 1;

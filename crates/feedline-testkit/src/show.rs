@@ -22,6 +22,28 @@ pub fn show_batch(batch: &Batch) -> String {
     fields.join(" ")
 }
 
+/// Each row of a batch on a line, behind its index if that is known; the whole of a sample that is in
+/// no batch.
+#[must_use]
+pub fn show_rows(batch: &Batch, stacked: bool) -> Vec<String> {
+    let index = |row: usize| batch.indices.as_ref().and_then(|indices| indices.get(row));
+    if !stacked {
+        return vec![format!("{:?} {}", index(0), show_batch(batch))];
+    }
+    let row = |row: usize| {
+        let fields: Vec<String> = batch
+            .fields
+            .iter()
+            .map(|(name, tensor)| match tensor.item(row) {
+                Some(item) => format!("{name}={}", show_item(tensor.dtype(), item)),
+                None => format!("{name}={}", show_tensor(&tensor.row(row))),
+            })
+            .collect();
+        format!("{:?} {}", index(row), fields.join(" "))
+    };
+    (0..batch.rows).map(row).collect()
+}
+
 /// A tensor in few words: `int64`, truth values and text as they are, other dtypes by their name;
 /// more than 16 numbers as `dtype[shape] min mean max #hash`.
 #[must_use]

@@ -137,4 +137,4 @@ def notes(contestants: Sequence[Contestant], settings: str) -> str:
             "the minimum of the CPU-seconds suffers least."
         )
     lines += [f"{c.name} failed at least once: {c.failure}" for c in contestants if c.failure]
-    return "\n\n".join(lines)
+    return "\n\n".join(dict.fromkeys(lines))

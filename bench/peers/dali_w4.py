@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import nvidia.dali
-import w4
+import common_w4 as w4
 from nvidia.dali import fn, pipeline_def, types
 
 options = w4.options()

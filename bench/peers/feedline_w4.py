@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import feedline as fl
 import numpy as np
-import w4
+import common_w4 as w4
 
 options = w4.options()
 

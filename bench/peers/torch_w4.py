@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import w4
+import common_w4 as w4
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "unet3d"))

@@ -1,0 +1,14 @@
+"""Samples that sleep as long as a list says, in Feedline. Variants: `exact` and `ready`."""
+
+import common_speech
+import feedline as fl
+import numpy as np
+
+options, costs = common_speech.options()
+dataset = fl.arrays(ms=costs).shuffle(seed=options.seed).sleep(field="ms").batch(common_speech.BATCH)
+loader = dataset.loader(
+    threads=options.threads, order=options.variant, max_slip=8, seed=options.seed, with_index=True
+)
+clock = common_speech.Clock()
+batches = [np.array(batch["index"]) for batch in loader]
+clock.report(batches, fl.__version__)

@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("--threads", default="1,2", help="threads or workers of each loader, by comma")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm", type=int, default=4, help="batches before the clock starts, at least")
-    parser.add_argument("--batches", type=int, default=60, help="batches of 2 that are timed")
+    parser.add_argument("--batches", type=int, default=90, help="batches of 2 that are timed")
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one run may take")
     parser.add_argument("--ks", action="store_true", help="compare crop origins instead of speed")
     parser.add_argument("--draws", type=int, default=4000, help="crop origins per side and volume for --ks")

@@ -79,20 +79,19 @@ def ks_p_value(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def coordinates(volumes: Path, folder: Path, count: int) -> list[Path]:
-    """Volumes with the same masks in which every voxel holds its own place, so that a crop tells its origin."""
+    """Volumes with the same masks in which the bits of a voxel are its own place: a crop tells its origin."""
     made = []
     for file in sorted(volumes.glob("*_x.npy")):
         shape = np.load(file, mmap_mode="r").shape
-        voxels = math.prod(shape)
-        # A float32 counts exactly to here, and an axis without choice would test nothing.
-        if voxels < 2**24 and min(shape[1:]) > 128:
-            np.save(folder / file.name, np.arange(voxels, dtype=np.float32).reshape(shape))
+        if min(shape[1:]) > 128:  # an axis without choice would test nothing
+            places = np.arange(math.prod(shape), dtype=np.int32)
+            np.save(folder / file.name, places.view(np.float32).reshape(shape))
             label = file.name.replace("_x.npy", "_y.npy")
             (folder / label).symlink_to(volumes / label)
             made.append(file)
         if len(made) == count:
             return made
-    sys.exit(f"{volumes} has {len(made)} volumes between 128³ and 2²⁴ voxels; {count} are needed")
+    sys.exit(f"{volumes} has {len(made)} volumes of more than 128 voxels along every axis; {count} are needed")
 
 
 def compare_origins(options: argparse.Namespace) -> int:

@@ -29,14 +29,14 @@ def build() -> Iterator:
         yield from loader
 
 
-def origins() -> list[list[np.ndarray]]:
-    """Crop origins of each volume, whose voxels hold their own places."""
+def origins() -> list[list[tuple]]:
+    """Crop origins of each volume, whose voxels hold their own places in their bits."""
     shapes = [np.load(file, mmap_mode="r").shape[1:] for file in w4.files(options.volumes)]
-    found: list[list[np.ndarray]] = [[] for _ in shapes]
+    found: list[list[tuple]] = [[] for _ in shapes]
     loader = cropped().repeat(options.draws).batch(1).loader(threads=options.threads, with_index=True)
     for batch in loader:
-        volume = int(batch["index"][0])
-        found[volume].append(np.unravel_index(int(batch["image"].flat[0]), shapes[volume]))
+        volume, place = int(batch["index"][0]), batch["image"].view(np.int32).flat[0]
+        found[volume].append(np.unravel_index(place, shapes[volume]))
     return found
 
 

@@ -74,6 +74,8 @@ def origins(file: Path) -> np.ndarray:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if options.origins:
+        random.seed(0)
+        np.random.seed(0)
         np.save(options.origins, [origins(file) for file in w4.files(options.volumes)])
         print("{}")
     else:

@@ -77,7 +77,8 @@ def main() -> int:
         sys.exit(f"no group can be made in {options.cgroup}")
     common = ["--volumes", options.volumes, "--threads", options.threads, "--budget", limit // 4]
     command = rounds.feedline("feedline_memory.py", *common, "--epochs", options.epochs)
-    environment = {"FEEDLINE_READ_MBPS": str(options.mbps)}
+    # numpy's linear algebra would reserve memory for every core, and is not used.
+    environment = {"FEEDLINE_READ_MBPS": str(options.mbps), "OPENBLAS_NUM_THREADS": "1"}
     sides = {
         None: Contestant("no limit", command, environment),
         limit: Contestant(f"{limit / 1e6:,.0f} MB", command, environment),

@@ -37,11 +37,6 @@ class Volumes(Dataset):
         return torch.from_numpy(image), torch.from_numpy(label)
 
 
-def seed(worker: int) -> None:
-    random.seed(torch.initial_seed() + worker)
-    np.random.seed((torch.initial_seed() + worker) % 2**32)
-
-
 def build() -> Iterator:
     volumes = Volumes()
     # One long epoch, so that draining its workers between short ones is not held against it.
@@ -52,7 +47,6 @@ def build() -> Iterator:
         sampler=RandomSampler(volumes, replacement=True, num_samples=count),
         num_workers=options.threads,
         drop_last=True,
-        worker_init_fn=seed,
     )
     return iter(loader)
 

@@ -30,11 +30,11 @@ BAR = 90.0
 
 def make(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(FILES):
-        file = folder / f"sample_{number:03}.npy"
+    for index in range(FILES):
+        file = folder / f"sample_{index:03}.npy"
         if not file.exists():
-            np.save(file, np.random.default_rng(number).integers(0, 256, SHAPE, np.uint8))
-            print(f"\r{number + 1} of {FILES} files", end="", file=sys.stderr, flush=True)
+            np.save(file, np.random.default_rng(index).integers(0, 256, SHAPE, np.uint8))
+            print(f"\r{index + 1} of {FILES} files", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
 
 
@@ -87,7 +87,9 @@ def main() -> int:
     head = ["compute time of", "accelerators", "loader", "utilisation, %, median (least–most)"]
     head += ["CPU-s per 1,000 samples", "≥ 90 %"]
     print(rounds.table(head, rows) + "\n")
-    settings = f"{options.threads} threads or workers in total, {options.rounds} rounds of {options.steps} steps; "
+    settings = (
+        f"{options.threads} threads or workers in total, {options.rounds} rounds of {options.steps} steps; "
+    )
     settings += f"compute times of a step times {options.slower:g}; " if options.slower != 1 else ""
     print(rounds.notes(everyone, settings + "scaled to 1/20, not MLPerf."))
     return 1 if any(c.failure for c in everyone) else 0

@@ -49,7 +49,9 @@ def group(parent: Path, limit: int | None) -> Iterator[Path]:
     made.mkdir()
     try:
         if limit is not None:
-            names = [made / name for name in ("memory.max", "memory.limit_in_bytes") if (made / name).exists()]
+            names = [
+                made / name for name in ("memory.max", "memory.limit_in_bytes") if (made / name).exists()
+            ]
             if not names:
                 sys.exit(f"groups in {parent} cannot limit memory")
             names[0].write_text(str(limit))
@@ -114,8 +116,9 @@ def main() -> int:
     head += ["peak resident, MB", "peak of the group, MB", "read, MB"]
     print(rounds.table(head, rows) + "\n")
     way = f"a cgroup in {parent}" if parent else "RLIMIT_DATA (no cgroup could be made: see --cgroup)"
-    settings = f"{options.threads} threads, {options.mbps} MB/s, {options.rounds} rounds of {options.epochs} epochs."
-    print(rounds.notes(list(sides.values()), f"{total / 1e6:,.0f} MB of volumes; limited by {way}; {settings}"))
+    settings = f"{total / 1e6:,.0f} MB of volumes; limited by {way}; {options.threads} threads, "
+    settings += f"{options.mbps} MB/s, {options.rounds} rounds of {options.epochs} epochs."
+    print(rounds.notes(list(sides.values()), settings))
     if free.failure or limited.failure:
         return 1
     return 0 if limited.median("samples_per_s") >= BAR * free.median("samples_per_s") else 1

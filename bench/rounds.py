@@ -125,9 +125,13 @@ def processor() -> str:
 def notes(contestants: Sequence[Contestant], settings: str) -> str:
     """What to know before quoting a figure: machine, versions, disturbances, failures."""
     lines = [f"{processor()}, {os.cpu_count()} cores; {settings}"]
-    versions = {c.name: c.reports[0]["version"] for c in contestants if c.reports and "version" in c.reports[0]}
+    versions = {
+        c.name: c.reports[0]["version"] for c in contestants if c.reports and "version" in c.reports[0]
+    }
     if versions:
-        lines.append("Versions: " + "; ".join(f"{name} {version}" for name, version in versions.items()) + ".")
+        lines.append(
+            "Versions: " + "; ".join(f"{name} {version}" for name, version in versions.items()) + "."
+        )
     busy = [c.name for c in contestants if max(c.values("other_cores"), default=0) > QUIET]
     if busy:
         lines.append(

@@ -16,6 +16,7 @@ import argparse
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,14 @@ def costs(samples: int, slow_ms: int, share: float, seed: int) -> np.ndarray:
     """Milliseconds of each sample. Exactly this share is slow."""
     slow = np.random.default_rng(seed).permutation(samples) < round(share * samples)
     return FAST_MS + slow_ms * slow.astype(np.int64)
+
+
+def lasting(ms: float) -> float:
+    """Milliseconds that a sleep of `ms` takes on this machine."""
+    start = time.perf_counter()
+    for _ in range(100):
+        time.sleep(ms / 1000)
+    return (time.perf_counter() - start) * 1000 / 100
 
 
 def judge(contestant: Contestant, ms: np.ndarray, threads: int) -> None:
@@ -101,7 +110,8 @@ def main() -> int:
         rounds.notes(
             everyone,
             f"{options.samples:,} samples, {options.threads} threads or workers, batches of 24, "
-            f"{options.rounds} rounds. Every sample came exactly once in every run.",
+            f"{options.rounds} rounds. Every sample came exactly once in every run. A sleep of {FAST_MS} ms takes "
+            f"{lasting(FAST_MS):.2f} ms here, which no loader can help.",
         )
     )
     if uneven:

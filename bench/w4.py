@@ -91,7 +91,9 @@ def coordinates(volumes: Path, folder: Path, count: int) -> list[Path]:
             made.append(file)
         if len(made) == count:
             return made
-    sys.exit(f"{volumes} has {len(made)} volumes of more than 128 voxels along every axis; {count} are needed")
+    sys.exit(
+        f"{volumes} has {len(made)} volumes of more than 128 voxels along every axis; {count} are needed"
+    )
 
 
 def compare_origins(options: argparse.Namespace) -> int:
@@ -115,7 +117,9 @@ def compare_origins(options: argparse.Namespace) -> int:
     rows = [[name, *(f"{p:.3f}" for p in axes)] for name, axes in zip(names, p_values)]
     print(rounds.table(["p-value of", "depth", "height", "width"], rows))
     least, bar = min(map(min, p_values)), 0.05 / (3 * len(names))
-    print(f"\n{options.draws:,} origins a side and volume; least p {least:.4f}, bar {bar:.4f} (0.05 over 9 tests)")
+    print(
+        f"\n{options.draws:,} origins a side and volume; least p {least:.4f}, bar {bar:.4f} (0.05 over 9 tests)"
+    )
     return 0 if least >= bar else 1
 
 

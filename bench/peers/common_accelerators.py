@@ -18,7 +18,9 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=Path, required=True, help="folder of .npy files")
     parser.add_argument("--accelerators", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True, help="threads or workers of all of them together")
+    parser.add_argument(
+        "--threads", type=int, required=True, help="threads or workers of all of them together"
+    )
     parser.add_argument("--compute", type=float, required=True, help="seconds a step")
     parser.add_argument("--steps", type=int, required=True, help="steps that count, after the first")
     parser.set_defaults(cpu=measure.cpu_seconds())  # what imports took does not count

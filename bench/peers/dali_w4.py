@@ -6,9 +6,9 @@ passes over the volumes often enough to have met all of them, so that no search 
 
 from collections.abc import Iterator
 
+import common_w4 as w4
 import numpy as np
 import nvidia.dali
-import common_w4 as w4
 from nvidia.dali import fn, pipeline_def, types
 
 options = w4.options()
@@ -48,9 +48,7 @@ def pipeline():
     anchor = fn.cast(fn.slice(anchor, 1, 3, axes=[0]), dtype=types.INT32)
     image, label = fn.slice([image, label], anchor, patch, axis_names="DHW")
 
-    flips = {
-        axis: fn.random.coin_flip(probability=1 / 3) for axis in ("depthwise", "vertical", "horizontal")
-    }
+    flips = {axis: fn.random.coin_flip(probability=1 / 3) for axis in ("depthwise", "vertical", "horizontal")}
     image, label = fn.flip(image, **flips), fn.flip(label, **flips)
     image, label = fn.cast(image, dtype=types.FLOAT), fn.cast(label, dtype=types.UINT8)
     # Conditions, so that the nine samples in ten that get neither do not pay for them.

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+import common_w4 as w4
 import feedline as fl
 import numpy as np
-import common_w4 as w4
 
 options = w4.options()
 

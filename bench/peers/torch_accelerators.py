@@ -39,7 +39,8 @@ def accelerate(rank: int, results: multiprocessing.SimpleQueue) -> None:
 if __name__ == "__main__":
     results: multiprocessing.SimpleQueue = multiprocessing.SimpleQueue()
     ranks = [
-        multiprocessing.Process(target=accelerate, args=(rank, results)) for rank in range(options.accelerators)
+        multiprocessing.Process(target=accelerate, args=(rank, results))
+        for rank in range(options.accelerators)
     ]
     for rank in ranks:
         rank.start()

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import common_w4 as w4
 import numpy as np
 import torch
-import common_w4 as w4
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "unet3d"))

@@ -22,7 +22,9 @@ Box = tuple[slice, ...]
 # ------------------------------------------------------------------------------------------ offline
 
 
-def preprocess(image: np.ndarray, label: np.ndarray, spacing: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+def preprocess(
+    image: np.ndarray, label: np.ndarray, spacing: tuple[float, ...]
+) -> tuple[np.ndarray, np.ndarray]:
     """Resamples to `TARGET` (trilinear, the mask to the nearest voxel), clips, normalises and pads."""
     import torch
     from torch.nn.functional import interpolate

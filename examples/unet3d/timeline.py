@@ -148,7 +148,9 @@ def html(runs: list[Run]) -> str:
         parts.append(f'<path d="M{x:.1f} {at.top}V{bottom + 6}" stroke="{css(FAINT)}"/>')
         parts.append(f'<text x="{x:.1f}" y="{bottom + 24}" text-anchor="middle">{seconds:g} s</text>')
     for index, run in enumerate(runs):
-        parts.append(f'<text x="{at.left}" y="{at.lane_y(index, 0) - 10}" class="run">{escape(label(run))}</text>')
+        parts.append(
+            f'<text x="{at.left}" y="{at.lane_y(index, 0) - 10}" class="run">{escape(label(run))}</text>'
+        )
         for number, lane in enumerate(run.lanes):
             y = at.lane_y(index, number)
             parts.append(f'<text x="{at.left - 12}" y="{y + 15}" text-anchor="end">{number}</text>')
@@ -157,7 +159,8 @@ def html(runs: list[Run]) -> str:
                 parts.append(piece(at, y, step.got, step.done, COMPUTE, f"step {count}"))
             share = f"{100 * waited(lane):.0f} %"
             parts.append(f'<text x="{at.width - 12}" y="{y + 15}" text-anchor="end">{share}</text>')
-    style = f"text{{font:13px system-ui,sans-serif;fill:{css(INK)}}}.run{{font-weight:600}}.heading{{font-size:20px}}"
+    style = f"text{{font:13px system-ui,sans-serif;fill:{css(INK)}}}"
+    style += ".run{font-weight:600}.heading{font-size:20px}"
     return (
         f'<!doctype html><meta charset="utf-8"><title>{HEADING}</title><style>{style}</style>\n'
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {at.width} {at.height}" width="{at.width}">\n'
@@ -227,14 +230,17 @@ def png(runs: list[Run]) -> bytes:
     rows = np.rint(canvas).astype(np.uint8).reshape(at.height, -1)
     data = np.hstack([np.zeros((at.height, 1), np.uint8), rows]).tobytes()  # 0: a row without a filter
     header = struct.pack(">2I5B", at.width, at.height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data, 9)) + chunk(b"IEND", b"")
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data, 9)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def paint(canvas: np.ndarray, left: float, right: float, top: int, bottom: int, colour: tuple[int, ...]) -> None:
+def paint(
+    canvas: np.ndarray, left: float, right: float, top: int, bottom: int, colour: tuple[int, ...]
+) -> None:
     """Fills a rectangle; a column that it covers in part is mixed, so that short waits still show."""
     first, last = math.floor(left), min(math.ceil(right), canvas.shape[1])
     share = overlap(np.arange(first, last + 1, dtype=np.float32), left, right)[None, :, None]

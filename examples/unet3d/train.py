@@ -60,7 +60,9 @@ def train(name: str, sources: Sequence[Iterator], options: argparse.Namespace) -
     """All accelerators at once, each with batches of its own."""
     start = time.perf_counter()
     with ThreadPoolExecutor(len(sources)) as pool:
-        lanes = pool.map(lambda source: accelerate(source, start, options.steps, options.step_ms / 1000), sources)
+        lanes = pool.map(
+            lambda source: accelerate(source, start, options.steps, options.step_ms / 1000), sources
+        )
         return timeline.Run(name, list(lanes))
 
 

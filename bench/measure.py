@@ -27,19 +27,25 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def options() -> argparse.Namespace:
+    """What every contestant of W1 understands."""
+    parser = common_options()
+    parser.add_argument("--images", required=True, help="folder of JPEG files, in class folders")
+    return parser.parse_args()
+
+
+def common_options() -> argparse.ArgumentParser:
     """What every contestant understands."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--images", required=True, help="folder of JPEG files, in class folders")
     parser.add_argument(
         "--threads", type=int, default=2, help="threads, or worker processes, that prepare data"
     )
-    parser.add_argument("--batch", type=int, default=64, help="images in a batch")
+    parser.add_argument("--batch", type=int, default=64, help="samples in a batch")
     parser.add_argument("--warm", type=int, default=10, help="batches before the clock starts")
     parser.add_argument("--batches", type=int, default=60, help="batches that are timed")
     parser.add_argument(
         "--variant", default="", help="a way of doing the same, where the contestant has several"
     )
-    return parser.parse_args()
+    return parser
 
 
 def files(folder: str) -> tuple[list[str], list[int]]:
@@ -128,7 +134,31 @@ def run(
     array: Callable[[object], object],
     version: str,
 ) -> None:
-    """Measures the iterator that `build` makes; `array` gives a batch's images as a numpy array.
+    """Measures a loader of W1; `array` gives a batch's images as a numpy array."""
+
+    def check(batch: object) -> dict:
+        images = array(batch)
+        shape = (arguments.batch, 3, SIZE, SIZE)
+        if images.shape != shape or str(images.dtype) != "float32":
+            sys.exit(f"{name} made {images.shape} {images.dtype}, not {shape} float32")
+        mean, deviation = float(images.mean()), float(images.std())
+        if abs(mean) > 1 or not 0.5 < deviation < 2:
+            sys.exit(
+                f"{name} made values with mean {mean:.3f} and deviation {deviation:.3f}: not normalised images"
+            )
+        return {"mean": round(mean, 3), "deviation": round(deviation, 3)}
+
+    timed(name, arguments, build, check, version)
+
+
+def timed(
+    name: str,
+    arguments: argparse.Namespace,
+    build: Callable[[], Iterator],
+    check: Callable[[object], dict],
+    version: str,
+) -> None:
+    """Measures the iterator that `build` makes. `check` looks at the first batch and adds to the report.
 
     Memory is watched until the clock starts and looked at once more when it stops: watching costs
     CPU time, which must not count. The rate is that of a consumer that does nothing with a batch.
@@ -139,17 +169,7 @@ def run(
     batches = build()
     batch = next(batches)
     first = time.perf_counter() - started
-
-    images = array(batch)
-    shape = (arguments.batch, 3, SIZE, SIZE)
-    if images.shape != shape or str(images.dtype) != "float32":
-        sys.exit(f"{name} made {images.shape} {images.dtype}, not {shape} float32")
-    mean, deviation = float(images.mean()), float(images.std())
-    if abs(mean) > 1 or not 0.5 < deviation < 2:
-        sys.exit(
-            f"{name} made values with mean {mean:.3f} and deviation {deviation:.3f}: not normalised images"
-        )
-    del images
+    found = check(batch)
 
     for _ in range(arguments.warm - 1):
         batch = next(batches)
@@ -170,18 +190,21 @@ def run(
         "name": name,
         "version": version,
         "threads": arguments.threads,
-        "images": count,
+        "samples": count,
         "seconds": round(seconds, 4),
-        "images_per_s": round(count / seconds, 1),
+        "samples_per_s": round(count / seconds, 2),
         "cpu_s_per_1000": round(cpu / count * 1000, 4),
         "first_batch_s": round(first, 3),
         "peak_bytes": memory.peak,
         "other_cores": round(max(0.0, machine - cpu) / seconds, 2),
-        "mean": round(mean, 3),
-        "deviation": round(deviation, 3),
+        **found,
     }
     print(json.dumps(report), flush=True)
-    # Some loaders take long to wind down, and workers left behind would disturb the next one.
+    end()
+
+
+def end() -> None:
+    """Leaves at once. Some loaders take long to wind down, and workers left behind would disturb the next."""
     for pid in descendants(os.getpid()):
         os.kill(pid, signal.SIGKILL)
     os._exit(0)

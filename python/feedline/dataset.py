@@ -354,7 +354,7 @@ class Dataset:
 
         With `order="ready"` a batch takes the samples that are ready, so that a slow one delays
         only itself: every sample exactly once an epoch, and none more than `max_slip` batches from
-        its place (8 if it is not given; `max_slip` times the batch size is at most 4,096).
+        its place (32 if it is not given, or as many as 4,096 samples allow).
         `record` names a file in which each batch's samples are written down, and `replay` such a
         file, whose batches are then delivered again.
         """

@@ -198,7 +198,7 @@ pub(crate) struct RunArgs {
     /// Batches in exact order, or of what is ready
     #[arg(long, value_name = "ORDER", default_value = "exact", value_parser = ["exact", "ready"])]
     order: String,
-    /// With --order ready: how many batches a sample may move [default: 8]
+    /// With --order ready: how many batches a sample may move [default: 32, or as many as 4,096 samples allow]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_slip: Option<u64>,
     /// Write each batch's samples down in this file

@@ -115,7 +115,7 @@ impl Options {
     /// ready.
     pub(crate) fn window(&self, size: u64) -> Option<u64> {
         match self.delivery {
-            Delivery::Ready { max_slip: 0 } => Some((MOST_OWED / size).clamp(1, 8) * size),
+            Delivery::Ready { max_slip: 0 } => Some((MOST_OWED / size).clamp(1, 32) * size),
             Delivery::Ready { max_slip } => Some(max_slip * size),
             Delivery::Exact | Delivery::Replay(_) => None,
         }

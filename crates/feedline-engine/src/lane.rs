@@ -75,7 +75,8 @@ impl Lane {
     }
 }
 
-/// A row that can be started: the one with the least key first.
+/// A row that can be started: the one with the least key first, which is the number of the batch
+/// before which it should be, in 256ths.
 #[derive(Debug)]
 struct Start {
     key: i64,
@@ -285,16 +286,16 @@ impl Queue {
         }
         let address = lane.pipeline.address(place, &mut self.cursor);
         let features = self.predictor.features(&lane.pipeline, lane.seed(epoch), address);
-        // A row is due when its batch is: a slow one has to be started as much earlier.
-        let due = group.saturating_mul(self.batch_nanos());
-        let key = due as i64 - features.cost as i64;
+        // A row is due when its batch is: one that takes longer than others has to be started as
+        // many batches earlier.
+        let longer = features.cost as i64 - self.predictor.usual() as i64;
+        let key = group as i64 * 256 - longer * 256 / self.batch_nanos().max(1) as i64;
         self.starts.push(Reverse(Start { key, group, row, features }));
     }
 
     /// Nanoseconds from one batch to the next: as the consumer takes them, or as they can be made.
     fn batch_nanos(&self) -> u64 {
-        let cost = self.lane.cost.load(Ordering::Relaxed);
-        let work = cost * self.lane.pipeline.stretch() as u64;
+        let work = self.predictor.usual() * self.lane.pipeline.stretch() as u64;
         self.interval.max(work / self.lane.budget.threads.max(1) as u64)
     }
 

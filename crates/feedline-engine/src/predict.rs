@@ -67,6 +67,8 @@ pub(crate) struct Predictor {
     steps: Vec<[Fit; WAYS]>,
     /// Bytes needed beside the row.
     bytes: Fit,
+    /// What a sample costs on average, in nanoseconds.
+    usual: f64,
     /// How much more or less than guessed each sample cost, as eighths of a doubling; 0 unknown.
     past: Vec<i8>,
 }
@@ -76,7 +78,7 @@ impl Predictor {
         let steps = vec![Default::default(); pipeline.maps.len() + 1];
         let length = pipeline.source.length();
         let past = vec![0; if length <= MOST_REMEMBERED { length as usize } else { 0 }];
-        Self { steps, bytes: Fit::default(), past }
+        Self { steps, bytes: Fit::default(), usual: 0.0, past }
     }
 
     /// What can be said of a sample beforehand.
@@ -105,6 +107,11 @@ impl Predictor {
         features
     }
 
+    /// What a sample costs on average, in nanoseconds.
+    pub(crate) fn usual(&self) -> u64 {
+        self.usual as u64
+    }
+
     fn base(&self, features: &Features) -> f64 {
         let weight = features.weight as f64;
         let ways = features.ways.iter().map(|way| usize::from(*way)).chain([0]);
@@ -120,6 +127,8 @@ impl Predictor {
         total: u64,
         bytes: usize,
     ) {
+        let keep = if self.usual == 0.0 { 0.0 } else { 0.99 };
+        self.usual = self.usual * keep + total as f64 * (1.0 - keep);
         let weight = features.weight as f64;
         let guessed = self.base(features);
         let mut rest = total as f64;
@@ -157,6 +166,37 @@ mod tests {
             fit.add(f64::from(n % 17) * 1000.0, 100.0);
         }
         assert!((fit.at(8000.0) - 100.0).abs() < 10.0, "{}", fit.at(8000.0));
+    }
+
+    #[test]
+    fn slow_ways_and_slow_samples_are_told_apart_before_the_work() {
+        let plan = "range count=64 | sleep p=0.3 slow_ms=9 | cast dtype=int32";
+        let pipeline =
+            Pipeline::open(&plan.parse().unwrap(), &feedline_store::LocalStore, &Default::default());
+        let pipeline = pipeline.unwrap();
+        let mut predictor = Predictor::new(&pipeline);
+        let mut slow = Vec::new();
+        for epoch in 0..3 {
+            let seed = EpochSeed { seed: feedline_core::Seed(5), epoch };
+            for index in 0..64 {
+                let features =
+                    predictor.features(&pipeline, seed, Address { index, visit: 0 });
+                let fires = features.ways[0] == 1;
+                // Sample 7 is slow for a reason of its own.
+                let nanos = 1_000_000 + 9_000_000 * u64::from(fires) + 70_000_000 * u64::from(index == 7);
+                if epoch == 2 {
+                    slow.push((features.cost, nanos));
+                }
+                let times = [StepTime { nanos, samples: 1 }, StepTime::default()];
+                predictor.learn(&features, &times, nanos, 0);
+            }
+        }
+        let order = |key: fn(&(u64, u64)) -> u64| {
+            let mut all: Vec<_> = (0..slow.len()).collect();
+            all.sort_by_key(|at| key(&slow[*at]));
+            all.into_iter().map(|at| slow[at].1).collect::<Vec<_>>()
+        };
+        assert_eq!(order(|pair| pair.0), order(|pair| pair.1));
     }
 
     #[test]

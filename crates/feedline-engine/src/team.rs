@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A thread that does not come back from the store within this time is left behind.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Threads that prepare samples, for all runs that are started in it.
 #[derive(Clone)]

@@ -1,0 +1,281 @@
+//! Order as a policy: slow samples, several consumers, what is written down, and ending early.
+
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
+
+use feedline_core::{Attempt, Entry, Extent, Position, Seed, Store};
+use feedline_engine::{Delivery, Next, Options, Recording, Run, State, Team};
+use feedline_ops::Pipeline;
+use feedline_store::LocalStore;
+use feedline_testkit::{Fixtures, open};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn pipeline(plan: &str) -> Arc<Pipeline> {
+    open(plan, &Fixtures::new()).unwrap()
+}
+
+fn ready(max_slip: u64, threads: usize) -> Options {
+    Options {
+        threads,
+        delivery: Delivery::Ready { max_slip },
+        with_index: true,
+        epochs: Some(1),
+        ..Options::default()
+    }
+}
+
+fn start(pipeline: &Arc<Pipeline>, options: Options) -> Run {
+    Run::start(Arc::clone(pipeline), Arc::new(LocalStore), Position::default(), options).unwrap()
+}
+
+/// The indices of the next batch; `None` at the end of the epoch.
+fn indices(run: &mut Run) -> Option<Vec<u64>> {
+    match run.next_within(PATIENCE).unwrap().expect("the run hangs") {
+        Next::Batch(batch) => Some(batch.indices.unwrap()),
+        Next::EpochEnd(_) | Next::End => None,
+    }
+}
+
+fn epoch(run: &mut Run) -> Vec<Vec<u64>> {
+    std::iter::from_fn(|| indices(run)).collect()
+}
+
+#[test]
+fn a_slow_sample_delays_only_itself_and_not_too_far() {
+    let plan = pipeline("range count=120 | sleep slow_ms=1000 every=120 | batch size=4");
+    let batches = epoch(&mut start(&plan, ready(9, 2)));
+    let found = batches.iter().position(|batch| batch.contains(&0)).unwrap();
+    assert!((1..=9).contains(&found), "sample 0 came in batch {found}");
+    let mut all = batches.concat();
+    all.sort_unstable();
+    assert_eq!(all, (0..120).collect::<Vec<u64>>());
+    // In exact order it is waited for.
+    let exact = Options { delivery: Delivery::Exact, ..ready(1, 2) };
+    assert_eq!(indices(&mut start(&plan, exact)).unwrap(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_consumer_that_stops_does_not_hold_up_another() {
+    let plan = pipeline("range count=400 | sleep ms=0.2 | batch size=4");
+    let team = Team::new(2).unwrap();
+    let begin = |rank: u64, delivery: Delivery| {
+        let options = Options {
+            rank,
+            world: 3,
+            delivery,
+            with_index: true,
+            epochs: Some(1),
+            ..Options::default()
+        };
+        let store = Arc::new(LocalStore);
+        Run::start_in(&team, Arc::clone(&plan), store, Position::default(), options).unwrap()
+    };
+    let mut stopped = begin(0, Delivery::Exact);
+    assert!(indices(&mut stopped).is_some());
+    let (mut one, mut other) =
+        (begin(1, Delivery::Exact), begin(2, Delivery::Ready { max_slip: 3 }));
+    let other = std::thread::spawn(move || epoch(&mut other).concat().len());
+    assert_eq!(epoch(&mut one).concat().len(), 132);
+    assert_eq!(other.join().unwrap(), 132);
+    // It goes on when it likes; and dropping it midway is fine.
+    assert!(indices(&mut stopped).is_some());
+    drop((stopped, one));
+    assert_eq!(epoch(&mut begin(1, Delivery::Exact)).concat().len(), 132);
+}
+
+#[test]
+fn a_slow_consumers_work_does_not_hold_up_a_fast_one() {
+    let team = Team::new(3).unwrap();
+    let begin = |plan: &Arc<Pipeline>| {
+        let options = Options { epochs: Some(1), with_index: true, ..Options::default() };
+        let store = Arc::new(LocalStore);
+        Run::start_in(&team, Arc::clone(plan), store, Position::default(), options).unwrap()
+    };
+    let slow = pipeline("range count=64 | sleep ms=300 | batch size=8");
+    let fast = pipeline("range count=200 | sleep ms=0.3 | batch size=8");
+    let (slow, mut fast) = (begin(&slow), begin(&fast));
+    assert_eq!(epoch(&mut fast).concat().len(), 200);
+    assert!(slow.stats().batches == 0);
+    drop(slow);
+}
+
+#[test]
+fn a_step_that_blocks_for_ever_is_cancelled() {
+    let plan = pipeline("range count=64 | sleep slow_ms=1e11 every=8 | batch size=4");
+    for delivery in [Delivery::Exact, Delivery::Ready { max_slip: 2 }] {
+        let mut run = start(&plan, Options { delivery, ..ready(2, 4) });
+        while run.next_within(Duration::from_millis(50)).unwrap().is_some() {}
+        let start = Instant::now();
+        drop(run);
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn samples_larger_than_the_whole_budget_run_one_by_one() {
+    let fixtures = Fixtures::new();
+    let plan = "arrays fields=$SQUARES | repeat count=5 | resize size=[300,300] | batch size=3";
+    let plan = open(plan, &fixtures).unwrap();
+    let wanted = epoch(&mut start(&plan, Options { delivery: Delivery::Exact, ..ready(1, 1) }));
+    for delivery in [Delivery::Exact, Delivery::Ready { max_slip: 4 }] {
+        for memory in [0, 1000, 400_000] {
+            let options = Options { delivery: delivery.clone(), memory, ..ready(4, 3) };
+            let mut found = epoch(&mut start(&plan, options)).concat();
+            found.sort_unstable();
+            let mut wanted = wanted.concat();
+            wanted.sort_unstable();
+            assert_eq!(found, wanted);
+        }
+    }
+}
+
+#[test]
+fn what_is_in_flight_stays_within_the_budget() {
+    let fixtures = Fixtures::new();
+    let plan = "arrays fields=$SQUARES | repeat count=40 | resize size=[200,200] | sleep ms=0.5 | batch size=2";
+    let plan = open(plan, &fixtures).unwrap();
+    let batch = 2 * 200 * 200 * 3;
+    for delivery in [Delivery::Exact, Delivery::Ready { max_slip: 16 }] {
+        let options = Options { delivery, memory: 6 * batch, ..ready(1, 4) };
+        let mut run = start(&plan, options);
+        let mut most = 0;
+        while indices(&mut run).is_some() {
+            most = most.max(run.stats().memory_used);
+        }
+        // Sizes are rounded up to classes, an eighth at most.
+        assert!(most <= 6 * batch + batch, "{most} of {}", 6 * batch);
+    }
+}
+
+#[test]
+fn the_largest_state_fits_a_kilobyte() {
+    let plan =
+        pipeline("range count=20000 | shuffle | sleep ms=0.05 slow_ms=40 p=0.02 | batch size=256");
+    let mut run = start(&plan, ready(16, 8));
+    for _ in 0..12 {
+        indices(&mut run).unwrap();
+        let position = run.position();
+        assert!(position.taken.len() <= 4096, "{}", position.taken.len());
+        let text = State::new(&plan, position, Seed(0), 0, 1).to_json();
+        assert!(text.len() <= 1024, "{} bytes: {text}", text.len());
+    }
+    let error =
+        Run::start(Arc::clone(&plan), Arc::new(LocalStore), Position::default(), ready(17, 1));
+    let text = error.err().unwrap().to_string();
+    assert!(text.contains("max_slip can be 16 at most"), "{text}");
+}
+
+#[test]
+fn recordings_are_checked_before_they_are_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("record.jsonl");
+    let plan = pipeline("range count=40 | shuffle | batch size=4");
+    let mut run = start(&plan, Options { record: Some(file.clone()), ..ready(3, 2) });
+    let wanted = epoch(&mut run);
+    drop(run);
+    let replay = |plan: &Arc<Pipeline>, options: Options| {
+        let recording = Recording::read(&file).map(Arc::new)?;
+        let options = Options { delivery: Delivery::Replay(recording), ..options };
+        let mut run =
+            Run::start(Arc::clone(plan), Arc::new(LocalStore), Position::default(), options)?;
+        let mut all = Vec::new();
+        loop {
+            match run.next_within(PATIENCE)?.expect("the run hangs") {
+                Next::Batch(batch) => all.push(batch.indices.unwrap()),
+                Next::EpochEnd(_) => {}
+                Next::End => return Ok(all),
+            }
+        }
+    };
+    let text = |error: feedline_core::Result<Vec<Vec<u64>>>| error.unwrap_err().to_string();
+    assert_eq!(replay(&plan, ready(1, 3)).unwrap(), wanted);
+    let other = pipeline("range count=40 | batch size=4");
+    assert!(text(replay(&other, ready(1, 1))).contains("another pipeline"));
+    let seed = Options { seed: Seed(9), ..ready(1, 1) };
+    assert!(text(replay(&plan, seed)).contains("seed 0, and this loader has seed 9"));
+    let ranks = Options { world: 2, ..ready(1, 1) };
+    assert!(text(replay(&plan, ranks)).contains("of 1 ranks, and here are 2"));
+    let epochs = Options { epochs: Some(2), ..ready(1, 1) };
+    assert!(text(replay(&plan, epochs)).contains("no epoch 1"));
+    // A last line that was cut off is forgiven; the batch it was about is missing.
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() - 9]).unwrap();
+    assert_eq!(replay(&plan, ready(1, 1)).unwrap(), wanted[..9]);
+    // Any other damage is not.
+    let lines: Vec<&str> = std::str::from_utf8(&bytes).unwrap().lines().collect();
+    std::fs::write(&file, format!("{}\nnonsense\n{}\n", lines[0], lines[1])).unwrap();
+    assert!(text(replay(&plan, ready(1, 1))).contains("line 2 is no line of a recording"));
+    std::fs::write(&file, format!("{}\n{}\n", lines[0], lines[2])).unwrap();
+    assert!(text(replay(&plan, ready(1, 1))).contains("batch 0 of epoch 0 is missing"));
+    std::fs::write(
+        &file,
+        lines[0].to_owned() + "\n{\"epoch\":0,\"rank\":0,\"batch\":0,\"places\":[99]}\n",
+    )
+    .unwrap();
+    assert!(text(replay(&plan, ready(1, 1))).contains("place 99"));
+    std::fs::write(&file, "").unwrap();
+    assert!(text(replay(&plan, ready(1, 1))).contains("the file is empty"));
+}
+
+/// Files whose bytes never come, until somebody lets them.
+#[derive(Default)]
+struct Stuck {
+    free: Mutex<bool>,
+    freed: Condvar,
+    asked: AtomicBool,
+}
+
+impl Store for Stuck {
+    fn list(&self, root: &Path) -> feedline_core::Result<Vec<Entry>> {
+        LocalStore.list(root)
+    }
+
+    fn stat(&self, path: &Path) -> feedline_core::Result<Entry> {
+        LocalStore.stat(path)
+    }
+
+    fn read(&self, extent: Extent<'_>, out: &mut [u8]) -> feedline_core::Result<()> {
+        self.asked.store(true, Ordering::Relaxed);
+        let mut free = self.free.lock().unwrap();
+        while !*free {
+            free = self.freed.wait(free).unwrap();
+        }
+        LocalStore.read(extent, out)
+    }
+
+    fn try_read(&self, _: Extent<'_>, _: &mut [u8]) -> feedline_core::Result<Attempt> {
+        Ok(Attempt::WouldWait)
+    }
+}
+
+#[test]
+fn storage_that_never_answers_does_not_hang_the_end_of_a_run() {
+    let fixtures = Fixtures::new();
+    let plan = open("images path=$IMAGES | decode | resize size=[4,4] | batch size=2", &fixtures);
+    let store = Arc::new(Stuck::default());
+    let mut run = Run::start(
+        plan.unwrap(),
+        Arc::clone(&store) as Arc<dyn Store>,
+        Position::default(),
+        ready(2, 2),
+    )
+    .unwrap();
+    while !store.asked.load(Ordering::Relaxed) {
+        assert!(run.next_within(Duration::from_millis(20)).unwrap().is_none());
+    }
+    let start = Instant::now();
+    drop(run);
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    // What was left behind ends as soon as it can.
+    *store.free.lock().unwrap() = true;
+    store.freed.notify_all();
+    let start = Instant::now();
+    while Arc::strong_count(&store) > 1 {
+        assert!(start.elapsed() < Duration::from_secs(10), "a thread is left");
+        std::thread::yield_now();
+    }
+}

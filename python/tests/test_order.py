@@ -1,0 +1,109 @@
+"""Order as a policy, loaders that share threads, and the tuner."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import feedline as fl
+
+
+def slow(count: int = 200, batch: int = 4) -> fl.Dataset:
+    ms = np.zeros(count, dtype=np.int64)
+    ms[::17] = 20
+    return fl.arrays(ms=ms).shuffle(seed=3).sleep(field="ms").batch(batch)
+
+
+def indices(loader: fl.Loader, most: int | None = None) -> list[int]:
+    found: list[int] = []
+    for number, batch in enumerate(loader, 1):
+        found += batch["index"].tolist()
+        if number == most:
+            break
+    return found
+
+
+def test_ready_delivers_every_sample_once_an_epoch() -> None:
+    with slow().loader(order="ready", threads=3, with_index=True) as loader:
+        first, second = indices(loader), indices(loader)
+    assert sorted(first) == sorted(second) == list(range(200))
+    assert len(loader) == 50
+
+
+@pytest.mark.parametrize("taken", [1, 7, 30, 49])
+def test_a_ready_state_owes_exactly_the_rest(taken: int) -> None:
+    loader = slow().loader(order="ready", threads=3, with_index=True, max_slip=5)
+    before = indices(loader, taken)
+    state = json.loads(json.dumps(loader.state_dict()))
+    loader.close()
+    assert len(json.dumps(state)) <= 1024
+    for order in ("ready", "exact"):
+        other = slow().loader(order=order, threads=2, with_index=True)
+        other.load_state_dict(state)
+        assert sorted(before + indices(other)) == list(range(200))
+        assert other.epoch == 1
+        other.close()
+
+
+def test_a_recording_repeats_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "record.jsonl"
+    with slow().loader(order="ready", threads=3, with_index=True, record=file) as loader:
+        wanted = [batch["index"].tolist() for batch in loader]
+    with slow().loader(replay=file, with_index=True) as loader:
+        assert [batch["index"].tolist() for batch in loader] == wanted
+    with pytest.raises(fl.StateError, match="another pipeline"):
+        next(iter(slow(100).loader(replay=file)))
+
+
+def test_wrong_orders_are_said() -> None:
+    with pytest.raises(ValueError, match="neither"):
+        slow().loader(order="any")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="goes with"):
+        slow().loader(max_slip=3)
+    with pytest.raises(fl.PipelineError, match="max_slip can be 1024 at most"):
+        slow().loader(order="ready", max_slip=2000)
+    with pytest.raises(fl.UnavailableError, match="nowhere"):
+        slow().loader(replay="/nowhere/record.jsonl")
+    with pytest.raises(ValueError, match="at least one"):
+        slow().loaders(0)
+
+
+def test_loaders_share_threads_and_part_the_epoch() -> None:
+    loaders = slow().loaders(3, threads=2, order="ready", with_index=True)
+    found: list[list[int]] = [[], [], []]
+
+    def consume(number: int) -> None:
+        found[number] = indices(loaders[number])
+
+    threads = [threading.Thread(target=consume, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert sorted(sum(found, [])) == list(range(200))
+    assert [loader.rank for loader in loaders] == [0, 1, 2]
+    for loader in loaders:
+        loader.close()
+
+
+def test_loaders_of_a_rank_are_ranks_of_all() -> None:
+    loaders = fl.range(80).batch(5).loaders(2, rank=1, world=2, with_index=True)
+    assert [(loader.rank, loader.world) for loader in loaders] == [(2, 4), (3, 4)]
+    assert indices(loaders[0])[:5] == [10, 11, 12, 13, 14]
+
+
+def test_what_the_tuner_chose_is_shown_and_can_be_kept() -> None:
+    with slow().loader(threads=2) as loader:
+        assert loader.tuned() == {}
+        iterator = iter(loader)
+        next(iterator)
+        tuned = loader.tuned()
+        assert set(tuned) == {"threads", "ahead", "reads"}
+        assert "tuned" in loader.explain()
+    with slow().loader(**tuned) as kept:
+        next(iter(kept))
+        assert kept.tuned() == tuned

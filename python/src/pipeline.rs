@@ -6,7 +6,6 @@ use crate::tensor::export_batch;
 use feedline_core::{Address, Batch, Blobs, Position, Result, SampleSeed, Seed, Store};
 use feedline_engine::{Delivery, Options, Recording, Steps};
 use feedline_ops::Pipeline as Opened;
-use feedline_store::LocalStore;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -70,7 +69,7 @@ impl Pipeline {
         let plan = feedline_plan::Plan::read(plan).map_err(raise)?;
         let blobs: Blobs =
             blobs.into_iter().map(|(hash, blob)| (hash, blob.get().tensor.clone())).collect();
-        let store: Arc<dyn Store> = Arc::new(LocalStore);
+        let store: Arc<dyn Store> = feedline_store::machine_store().map_err(raise)?;
         let opened = py.detach(|| Opened::open(&plan, &*store, &blobs)).map_err(raise)?;
         Ok(Self { opened: Arc::new(opened), store })
     }

@@ -6,7 +6,6 @@ use feedline_core::{Blobs, Buffer, BufferMut, DType, Error, Seed, Store, Tensor}
 use feedline_engine::{Delivery, Options, Recording};
 use feedline_ops::{Builtin, Pipeline};
 use feedline_plan::{Catalog, MAX_BYTES, Plan};
-use feedline_store::LocalStore;
 use serde::Deserialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -69,7 +68,7 @@ impl PlanArg {
             Some(file) => read_blobs(file)?,
             None => Blobs::new(),
         };
-        let store: Arc<dyn Store> = Arc::new(LocalStore);
+        let store: Arc<dyn Store> = feedline_store::machine_store()?;
         let pipeline = Pipeline::open(&plan, &*store, &blobs)?;
         Ok(Opened { pipeline: Arc::new(pipeline), store })
     }

@@ -32,7 +32,7 @@ pub use name::Name;
 pub use permute::{Permutation, TwoLevel};
 pub use philox::philox4x32;
 pub use position::{Address, Length, Position, Span};
-pub use sample::{Deferred, Sample, Value};
+pub use sample::{Deferred, Fields, Sample, Value};
 pub use seed::{Draws, EpochSeed, SampleSeed, Seed, StepId, mix};
 pub use spec::{Dim, Field, Layout, Spec};
 pub use step::{

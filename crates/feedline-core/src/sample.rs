@@ -145,6 +145,9 @@ impl From<Tensor> for Value {
     }
 }
 
+/// The fields of a sample, one after another.
+pub type Fields = smallvec::IntoIter<[(Name, Value); 3]>;
+
 /// An ordered set of named values.
 #[derive(Debug, Default)]
 pub struct Sample {
@@ -205,7 +208,7 @@ impl Sample {
     }
 
     /// The fields, moved out in order.
-    pub fn into_fields(self) -> impl Iterator<Item = (Name, Value)> {
+    pub fn into_fields(self) -> Fields {
         self.fields.into_iter()
     }
 

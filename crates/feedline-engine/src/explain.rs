@@ -1,7 +1,7 @@
 //! Says what will run: which steps together, into which buffers, within which budgets.
 
 use crate::budget::threads;
-use crate::{Budget, Options, Steps, steps_left};
+use crate::{Budget, Delivery, Options, Steps, steps_left};
 use feedline_core::{Policy, Position};
 use feedline_ops::Pipeline;
 use serde::Serialize;
@@ -28,6 +28,8 @@ pub struct Explanation {
     pub stages: Vec<Stage>,
     /// What is delivered.
     pub output: Vec<String>,
+    /// In which order.
+    pub delivery: String,
     /// Bytes of one batch, if every batch has the same.
     pub batch_bytes: Option<usize>,
     /// Threads that prepare samples.
@@ -38,6 +40,8 @@ pub struct Explanation {
     pub ahead: usize,
     /// Reads that may wait for storage at once.
     pub reads: usize,
+    /// Which of these numbers the tuner changes while the run goes on.
+    pub tuned: Vec<&'static str>,
 }
 
 /// One stage of a run: steps that run together.
@@ -130,12 +134,32 @@ pub fn explain(pipeline: &Pipeline, options: &Options) -> Explanation {
         counted: pipeline.is_counted(),
         stages,
         output: pipeline.output.fields.iter().map(ToString::to_string).collect(),
+        delivery: delivery(pipeline, options),
         batch_bytes: budget.batch_bytes,
         threads: budget.threads,
         memory: budget.memory,
         ahead: budget.groups,
         reads: budget.reads,
+        tuned: tuned(options),
     }
+}
+
+fn delivery(pipeline: &Pipeline, options: &Options) -> String {
+    match &options.delivery {
+        Delivery::Exact => "in exact order; samples guessed to be slow are started first".into(),
+        Delivery::Ready { .. } => {
+            let size = pipeline.stretch() as u64;
+            let slip = options.window(size).unwrap_or(size) / size;
+            format!("as they are ready, at most {slip} batches from their place")
+        }
+        Delivery::Replay(_) => "as they were recorded".into(),
+    }
+}
+
+fn tuned(options: &Options) -> Vec<&'static str> {
+    let chosen = [("threads", false), ("ahead", options.ahead > 0), ("reads", options.reads > 0)];
+    let open = chosen.into_iter().filter(|(_, given)| options.tune && !given);
+    open.map(|(name, _)| name).collect()
 }
 
 /// Per-sample steps, those that run in one pass put together.
@@ -202,6 +226,7 @@ impl fmt::Display for Explanation {
             writeln!(f, "  {:<8} {}", "", stage.how)?;
         }
         writeln!(f, "\n  delivers {}", self.output.join(", "))?;
+        writeln!(f, "           {}", self.delivery)?;
         let batch = self.batch_bytes.map_or("of varying size".to_owned(), human_bytes);
         writeln!(
             f,
@@ -210,6 +235,10 @@ impl fmt::Display for Explanation {
             human_bytes(self.memory),
             self.ahead,
             self.reads
-        )
+        )?;
+        match &self.tuned[..] {
+            [] => Ok(()),
+            names => writeln!(f, "           tuned while it runs: {}", names.join(", ")),
+        }
     }
 }

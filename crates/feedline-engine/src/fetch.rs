@@ -44,7 +44,7 @@ pub(crate) struct Reading {
 /// A finished sample whose values are being written to its row.
 pub(crate) struct Half {
     pub seed: feedline_core::SampleSeed,
-    pub values: std::vec::IntoIter<Value>,
+    pub values: feedline_core::Fields,
     /// The field that comes next, and its value if it was taken out to be read.
     pub number: usize,
     pub current: Option<Value>,
@@ -58,10 +58,9 @@ pub(crate) struct Half {
 
 impl Half {
     pub(crate) fn new(seed: feedline_core::SampleSeed, sample: Sample) -> Self {
-        let values: Vec<Value> = sample.into_fields().map(|(_, value)| value).collect();
         Self {
             seed,
-            values: values.into_iter(),
+            values: sample.into_fields(),
             number: 0,
             current: None,
             filled: None,

@@ -26,6 +26,8 @@ use std::time::Instant;
 /// A task takes about this long, so that cheap samples are dealt many at a time.
 pub(crate) const TASK_NANOS: u64 = 100_000;
 
+/// After so many samples their cost is known.
+const MEASURED: u64 = 32;
 /// Samples of this many bytes are large.
 const LARGE: u64 = 1 << 20;
 
@@ -112,8 +114,9 @@ pub(crate) struct Queue {
     /// Groups in the order of delivery, and the number of the first.
     pub open: VecDeque<Group>,
     first: u64,
-    /// Which open group is dealt from the front, and which has rows to be released.
+    /// Which open group is dealt from the front, and how many of the first are ready.
     dealing: usize,
+    ready_first: usize,
     /// Rows that are started in the order of their guessed costs.
     starts: BinaryHeap<Reverse<Start>>,
     cursor: Cursor,
@@ -155,6 +158,7 @@ impl Queue {
             open: VecDeque::new(),
             first: 0,
             dealing: 0,
+            ready_first: 0,
             starts: BinaryHeap::new(),
             cursor,
             ready,
@@ -187,7 +191,14 @@ impl Queue {
     pub(crate) fn ready_batches(&self) -> usize {
         match &self.ready {
             Some(ready) => ready.ready(self.lane.pipeline.stretch()),
-            None => self.open.iter().take_while(|group| group.is_ready()).count(),
+            None => self.ready_first,
+        }
+    }
+
+    /// Counts on how many of the first groups are ready.
+    fn count_ready(&mut self) {
+        while self.open.get(self.ready_first).is_some_and(Group::is_ready) {
+            self.ready_first += 1;
         }
     }
 
@@ -234,6 +245,7 @@ impl Queue {
         let at = self.open.len() - 1;
         self.release(at);
         self.retire();
+        self.count_ready();
         true
     }
 
@@ -253,10 +265,8 @@ impl Queue {
 
     /// Whether samples are worth being looked at one by one: they are costly, or large.
     fn goes_by_cost(&self) -> bool {
-        match self.lane.cost.load(Ordering::Relaxed) {
-            0 => self.lane.large,
-            cost => cost >= TASK_NANOS,
-        }
+        let costly = self.lane.cost.load(Ordering::Relaxed) >= 2 * TASK_NANOS;
+        self.lane.large || costly && self.counters.tally.samples >= MEASURED
     }
 
     /// Lets those rows of group `at` be started that may be.
@@ -407,6 +417,7 @@ impl Queue {
                 *group = Group::broken(group.epoch, error);
                 let number = self.first + at as u64;
                 self.starts.retain(|start| start.0.group != number);
+                self.count_ready();
             }
         }
     }
@@ -435,7 +446,9 @@ impl Queue {
             let before = group.bytes;
             done.into_iter().for_each(|row| group.finish_row(row));
             *open_bytes += group.bytes - before;
-            return (at == 0 && group.is_ready(), claims);
+            let wakes = at == 0 && group.is_ready();
+            self.count_ready();
+            return (wakes, claims);
         };
         let mut wakes = false;
         for Done { row, index, result } in done {
@@ -498,6 +511,7 @@ impl Queue {
         }
         let group = self.open.pop_front()?;
         self.open_bytes -= group.bytes;
+        self.ready_first = self.ready_first.saturating_sub(1);
         self.first += 1;
         self.dealing = self.dealing.saturating_sub(1);
         Some(group)
@@ -507,6 +521,7 @@ impl Queue {
     pub(crate) fn put_back(&mut self, group: Group) {
         self.open_bytes += group.bytes;
         self.open.push_front(group);
+        self.ready_first += 1;
         self.first -= 1;
         self.dealing += 1;
     }
@@ -536,6 +551,7 @@ impl Queue {
         let epoch = self.dealer.start().epoch;
         self.open.push_back(Group::broken(epoch, error));
         self.retire();
+        self.count_ready();
     }
 
     /// Forgets everything that was not started.

@@ -171,19 +171,22 @@ mod tests {
     #[test]
     fn slow_ways_and_slow_samples_are_told_apart_before_the_work() {
         let plan = "range count=64 | sleep p=0.3 slow_ms=9 | cast dtype=int32";
-        let pipeline =
-            Pipeline::open(&plan.parse().unwrap(), &feedline_store::LocalStore, &Default::default());
+        let pipeline = Pipeline::open(
+            &plan.parse().unwrap(),
+            &feedline_store::LocalStore,
+            &Default::default(),
+        );
         let pipeline = pipeline.unwrap();
         let mut predictor = Predictor::new(&pipeline);
         let mut slow = Vec::new();
         for epoch in 0..3 {
             let seed = EpochSeed { seed: feedline_core::Seed(5), epoch };
             for index in 0..64 {
-                let features =
-                    predictor.features(&pipeline, seed, Address { index, visit: 0 });
+                let features = predictor.features(&pipeline, seed, Address { index, visit: 0 });
                 let fires = features.ways[0] == 1;
                 // Sample 7 is slow for a reason of its own.
-                let nanos = 1_000_000 + 9_000_000 * u64::from(fires) + 70_000_000 * u64::from(index == 7);
+                let nanos =
+                    1_000_000 + 9_000_000 * u64::from(fires) + 70_000_000 * u64::from(index == 7);
                 if epoch == 2 {
                     slow.push((features.cost, nanos));
                 }

@@ -306,6 +306,8 @@ impl Desk {
 
     fn smooth_cost(&self, nanos: u64) {
         let before = self.lane.cost.load(Ordering::Relaxed);
+        // One that was interrupted does not count for many.
+        let nanos = if before == 0 { nanos } else { nanos.min(before * 8) };
         let smoothed = if before == 0 { nanos } else { before - before / 8 + nanos / 8 };
         self.lane.cost.store(smoothed.max(1), Ordering::Relaxed);
     }
@@ -462,7 +464,9 @@ impl Desk {
         let before = self.workspace.times[last].nanos;
         let (mut reads, mut bytes) = (0, 0);
         let result = loop {
-            let Some(value) = sample.current.take().or_else(|| sample.values.next()) else {
+            let Some(value) =
+                sample.current.take().or_else(|| sample.values.next().map(|(_, value)| value))
+            else {
                 break Ok(Ok(std::mem::take(&mut sample.loose)));
             };
             let row = chunk.columns.get_mut(sample.number).and_then(Option::as_mut);

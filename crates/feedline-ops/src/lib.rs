@@ -1,9 +1,10 @@
 //! Every step of Feedline, one file each, in the order in which data meets them:
 //!
 //! ```text
-//!  source/ ──► order/ ──► decode/ ──► image/ ──► table/ ──► batch/
-//!  where        which     bytes to    pixels     fields     samples
-//!  samples lie  next      pixels                            meet
+//!  source/ ──► order/ ──► decode/ ──► image/  ──► table/ ──► batch/
+//!  where        which     bytes to    volume/     fields     samples
+//!  samples lie  next      pixels      pixels,                meet
+//!                                     voxels
 //! ```
 //!
 //! [`Pipeline`] binds a plan's steps to each other and to the data, and [`plain`] runs it on one
@@ -20,6 +21,7 @@ pub mod pipeline;
 pub mod plain;
 pub mod source;
 pub mod table;
+pub mod volume;
 
 mod registry;
 mod task;

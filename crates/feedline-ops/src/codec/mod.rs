@@ -8,6 +8,7 @@
 //! A record is bad exactly if [`Decoder::decode_region`] says so for the region that is needed, in every place alike.
 
 mod jpeg;
+pub(crate) mod nifti;
 pub(crate) mod npy;
 mod other;
 pub(crate) mod zip;

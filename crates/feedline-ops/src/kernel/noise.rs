@@ -76,10 +76,10 @@ fn normals(key: [u32; 2], block: u64, out: &mut [f32; GROUP]) {
 #[inline(always)]
 fn philox(key: [u32; 2], block: u64) -> [[u32; LANES]; 4] {
     let mut counter = [[0u32; LANES]; 4];
-    for lane in 0..LANES {
+    let [first, second, ..] = &mut counter;
+    for (lane, (low, high)) in first.iter_mut().zip(second).enumerate() {
         let block = block.wrapping_add(lane as u64);
-        counter[0][lane] = block as u32;
-        counter[1][lane] = (block >> 32) as u32;
+        (*low, *high) = (block as u32, (block >> 32) as u32);
     }
     let [mut low, mut high] = key;
     for _ in 0..10 {

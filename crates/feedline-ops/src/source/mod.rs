@@ -4,6 +4,7 @@ mod arrays;
 mod cases;
 mod files;
 mod images;
+mod nifti;
 mod npy;
 mod parts;
 mod range;
@@ -14,6 +15,7 @@ pub use arrays::{Array, Arrays};
 pub use cases::FileField;
 pub use files::Files;
 pub use images::Images;
+pub use nifti::Nifti;
 pub use npy::Npy;
 pub use range::Range;
 
@@ -24,5 +26,6 @@ pub(crate) const STEPS: &[Row] = &[
     ("files", read::<Files>),
     ("arrays", read::<Arrays>),
     ("npy", read::<Npy>),
+    ("nifti", read::<Nifti>),
     ("range", read::<Range>),
 ];

@@ -136,7 +136,7 @@ impl Npy {
                 fields.get_or_insert_with(|| arrays.iter().map(|(name, _)| field(name)).collect());
             let mut parts = Vec::new();
             for field in fields.iter() {
-                let Some(at) = arrays.iter().position(|(name, _)| field.name == &name[..]) else {
+                let Some(at) = arrays.iter().position(|(name, _)| field.name == name[..]) else {
                     let reason = format!(
                         "it has no array {:?}, which {} has; give fields to say which files belong \
                          together",

@@ -42,7 +42,7 @@ impl Map for Clip {
         if self.min.is_none() && self.max.is_none() {
             return Err(Error::pipeline("clip: give min, max or both"));
         }
-        if !(low <= high) {
+        if low > high || low.is_nan() || high.is_nan() {
             return Err(Error::pipeline(format!("clip: min={low} is above max={high}")));
         }
         let given = [self.min, self.max];

@@ -5,31 +5,39 @@
 
 mod boxes;
 mod cube;
+mod pad_to;
 mod part;
 mod pointwise;
 mod random_balanced_crop;
 mod random_brightness;
 mod random_flip;
 mod random_noise;
+mod resample;
 mod transpose;
 #[expect(clippy::module_inception, reason = "the thing itself, beside the steps that extend it")]
 mod volume;
 
 pub use cube::Cube;
+pub use pad_to::PadTo;
 pub use random_balanced_crop::RandomBalancedCrop;
 pub use random_brightness::RandomBrightness;
 pub use random_flip::RandomFlip;
 pub use random_noise::RandomNoise;
+pub use resample::Resample;
 pub use volume::{Region, Volume};
 
-pub(crate) use part::{Packing, Part, inflate_start};
+pub(crate) use part::{Packing, Part, gunzip_start, inflate_start};
 pub(crate) use pointwise::Pointwise;
 
 use crate::kernel::Level;
 use crate::registry::{Row, read};
-use feedline_core::{Buffer, Context, Error, Field, Name, Result, Sample, Spec, Tensor, Value};
+use feedline_core::{
+    Buffer, Context, Error, Field, Name, Needs, Result, Sample, Spec, Tensor, Value,
+};
 
 pub(crate) const STEPS: &[Row] = &[
+    ("resample", read::<Resample>),
+    ("pad_to", read::<PadTo>),
     ("random_balanced_crop", read::<RandomBalancedCrop>),
     ("random_flip", read::<RandomFlip>),
     ("random_brightness", read::<RandomBrightness>),
@@ -92,6 +100,13 @@ pub(crate) fn float_volume(step: &str, name: Option<Name>, input: &Spec) -> Resu
             first.name, second.name
         ))),
     }
+}
+
+/// The first of some fields that has yet to be read.
+pub(crate) fn first_wanting(sample: &Sample, names: &[Name]) -> Needs {
+    let wanting =
+        names.iter().find(|name| sample.get(**name).is_some_and(|value| value.wants().is_some()));
+    wanting.map_or(Needs::Nothing, |name| Needs::Field(*name))
 }
 
 /// Replaces the volume in a field by what `change` makes of it.

@@ -393,7 +393,7 @@ impl Job<'_> {
             }
         }
         row.clear();
-        row.extend_from_slice(source.unwrap_or(&out[..count * self.element]));
+        row.extend_from_slice(source.unwrap_or_else(|| &out[..count * self.element]));
         if singles {
             row.clear();
             row.extend_from_slice(out);

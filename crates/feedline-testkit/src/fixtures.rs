@@ -259,7 +259,8 @@ impl Fixtures {
             self.write(format!("scans/case_{seed}_y.npy"), &npy("|u1", false, &shape, &found));
         }
         self.write("scans/.hidden_x.npy", b"nothing");
-        let kinds: [(&str, &str, bool, &[usize], &[u8]); 9] = [
+        type Kind = (&'static str, &'static str, bool, &'static [usize], &'static [u8]);
+        let kinds: [Kind; 9] = [
             ("a_f4", "<f4", false, &[2], &[0, 0, 128, 63, 0, 0, 0, 192]),
             ("b_f4_big", ">f4", false, &[2], &[63, 128, 0, 0, 192, 0, 0, 0]),
             ("c_i2_big", ">i2", false, &[3], &[0, 1, 255, 254, 1, 0]),

@@ -137,7 +137,7 @@ pub fn mask(seed: usize, shape: [usize; 3]) -> Vec<u8> {
         }
         let first = z >= near && z < far && y >= at(4, height) && x < at(3, width);
         let second = z >= near && y < at(2, height) && x >= at(6, width);
-        let speck = (x * 5 + y * 3 + z * 7 + seed) % 41 == 0;
+        let speck = (x * 5 + y * 3 + z * 7 + seed).is_multiple_of(41);
         u8::from(first || second || speck)
     };
     (0..depth)

@@ -213,21 +213,34 @@ fn gunzip(packed: &[u8], skip: usize, length: usize, pool: &Pool) -> Result<Buff
     Ok(out.freeze().slice(skip..skip + length))
 }
 
-/// The first bytes that gzip data unpacks to, `most` at most.
+/// The first bytes that gzip data unpacks to, `most` at most; it may be cut short.
 pub(crate) fn gunzip_start(packed: &[u8], most: usize) -> Result<Vec<u8>, String> {
-    let begin = gzip_header(packed)?;
-    inflate_start(&packed[begin..], most)
+    let (mut out, mut rest) = (Vec::new(), packed);
+    loop {
+        let begin = gzip_header(rest)?;
+        let (bytes, took, ended) = start(&rest[begin..], most - out.len())?;
+        out.extend(bytes);
+        rest = rest.get(begin + took + 8..).unwrap_or_default();
+        if out.len() == most || !ended || rest.is_empty() {
+            return Ok(out);
+        }
+    }
 }
 
-/// The first bytes that deflated data unpacks to, `most` at most.
+/// The first bytes that deflated data unpacks to, `most` at most; it may be cut short.
 pub(crate) fn inflate_start(packed: &[u8], most: usize) -> Result<Vec<u8>, String> {
+    Ok(start(packed, most)?.0)
+}
+
+/// The first bytes, how many packed ones they took, and whether they were all.
+fn start(packed: &[u8], most: usize) -> Result<(Vec<u8>, usize, bool), String> {
     let mut out = vec![0; most];
     let mut state = Decompress::new(false);
     let status = state.decompress(packed, &mut out, FlushDecompress::None);
     out.truncate(state.total_out() as usize);
     match status {
         Err(_) if out.is_empty() => Err("the compressed data is damaged".into()),
-        _ => Ok(out),
+        status => Ok((out, state.total_in() as usize, matches!(status, Ok(Status::StreamEnd)))),
     }
 }
 

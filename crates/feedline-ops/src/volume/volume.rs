@@ -538,3 +538,116 @@ impl Deferred for Volume {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::part::Packing;
+    use super::*;
+    use feedline_core::{EpochSeed, Pool, SampleSeed, Seed, StepId, Workspace};
+    use proptest::prelude::*;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    fn context(workspace: &mut Workspace) -> Context<'_> {
+        let epoch = EpochSeed { seed: Seed(1), epoch: 0 };
+        let seed = SampleSeed { epoch, source: 0, index: 0, visit: 0, output: 0 };
+        Context { workspace, seed, step: StepId::new("test", 0), slot: 0 }
+    }
+
+    /// Reads a cut out of a file that lies in memory.
+    fn read(file: &[u8], cut: &Cut<'_>) -> Vec<u8> {
+        let mut out = vec![0xAA; cut.length()];
+        let copy = |offset: u64, bytes: &mut [u8]| {
+            bytes.copy_from_slice(&file[offset as usize..offset as usize + bytes.len()]);
+            Ok(feedline_core::Attempt::Done)
+        };
+        cut.read_planes(&mut 0, &mut out, copy).unwrap();
+        out
+    }
+
+    /// A change by number.
+    fn edit(volume: &mut Volume, number: u32, context: &Context<'_>) {
+        let (kind, rest) = (number % 8, number / 8);
+        match kind {
+            0 | 1 => {
+                let size = volume.size();
+                let start = std::array::from_fn(|axis| rest as usize % 3 % size[axis]);
+                let size = std::array::from_fn(|axis| {
+                    1 + (rest as usize >> (4 * axis)) % (size[axis] - start[axis])
+                });
+                volume.crop(Region { start, size }, context);
+            }
+            2 | 3 => volume.flip(rest as usize % 3, context),
+            4 if volume.output().is_float() => volume.noise(u64::from(rest), 0.5, 2.0, context),
+            5 => volume.pointwise(Pointwise::Clip { low: 3.0, high: 90.0 }, context),
+            6 => volume.pointwise(Pointwise::Normalize { mean: 4.0, std: 3.0 }, context),
+            7 => {
+                let dtypes = [DType::F32, DType::I16, DType::F16, DType::U8, DType::I32];
+                let dtype = dtypes[rest as usize % dtypes.len()];
+                volume.pointwise(Pointwise::Cast(dtype, false), context);
+            }
+            _ => {}
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn in_place_supplied_early_and_late_equal_the_plain_run(
+            shape in (1usize..3, 1usize..5, 1usize..5, 1usize..7),
+            dtype in 0usize..4,
+            swapped in any::<bool>(),
+            fortran in any::<bool>(),
+            edits in proptest::collection::vec(any::<u32>(), 0..7),
+            early in 0usize..7,
+        ) {
+            let dtype = [DType::F32, DType::U8, DType::I16, DType::F16][dtype];
+            let shape = Shape::from_slice(&[shape.0, shape.1, shape.2, shape.3]);
+            let element = dtype.size().unwrap();
+            let stored = shape.iter().product::<usize>() * element;
+            // Small numbers in any byte order, so that no float is odd.
+            let mut file: Vec<u8> = vec![9; 16];
+            file.extend((0..stored).map(|at| (at * 37 % 60) as u8));
+            let part = Part {
+                path: Arc::from(Path::new("memory")),
+                size: file.len() as u64,
+                offset: 16,
+                stored,
+                packing: Packing::Plain,
+                dtype,
+                swapped: swapped && element > 1,
+                fortran,
+                rescale: None,
+                shape,
+                row: None,
+            };
+            let finish = |reference: bool, early: Option<usize>, in_place: bool| {
+                let mut workspace = Workspace::new(Pool::new(0), 1, reference);
+                let mut context = context(&mut workspace);
+                let mut volume = Volume::new(part.clone());
+                for (at, number) in edits.iter().enumerate() {
+                    if early == Some(at) && let Some(cut) = volume.wants() {
+                        let bytes = read(&file, &cut);
+                        volume.supply(Buffer::from(&bytes[..]));
+                    }
+                    edit(&mut volume, *number, &context);
+                }
+                let length = volume.shape().iter().product::<usize>()
+                    * volume.output().size().unwrap();
+                let mut out = vec![0x55; length];
+                let cut = volume.wants().map(|cut| read(&file, &cut));
+                match cut {
+                    Some(bytes) if in_place && volume.in_place() => out.copy_from_slice(&bytes),
+                    Some(bytes) => volume.supply(Buffer::from(&bytes[..])),
+                    None => {}
+                }
+                Box::new(volume).write(&mut out, &mut context).unwrap();
+                out
+            };
+            let wanted = finish(true, None, false);
+            prop_assert_eq!(&finish(false, None, false), &wanted);
+            prop_assert_eq!(&finish(false, None, true), &wanted);
+            prop_assert_eq!(&finish(false, Some(early), true), &wanted);
+            prop_assert_eq!(&finish(true, Some(early), false), &wanted);
+        }
+    }
+}

@@ -217,7 +217,7 @@ mod tests {
             let block = 0xFFFF_FFFEu64 + lane as u64;
             let wanted =
                 feedline_core::philox4x32([block as u32, (block >> 32) as u32, 0, 0], [5, 6]);
-            assert_eq!([words[0][lane], words[1][lane], words[2][lane], words[3][lane]], wanted);
+            assert_eq!(words.map(|word| word[lane]), wanted);
         }
     }
 

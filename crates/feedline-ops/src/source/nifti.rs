@@ -4,7 +4,7 @@ use super::cases::{self, FileField, inside, is_hidden};
 use super::parts::{self, Found, PartList, read_piece, unusable};
 use crate::codec::nifti;
 use crate::registry::step;
-use crate::volume::{Packing, Part, gunzip_start};
+use crate::volume::{Packing, Part, can_hold, gunzip_start};
 use feedline_core::{
     Blobs, DType, Entry, Error, Field, Name, Result, Shape, Source, SourceRecipe, Spec, Store,
     Tensor,
@@ -154,6 +154,7 @@ fn look_nii(store: &dyn Store, entry: &Entry, channel: bool) -> Result<(Part, [f
     // The header was checked: the product is below the largest number.
     let bytes = header.shape.iter().product::<usize>() * header.dtype.size().unwrap_or(1);
     let (offset, stored, packing) = if packed {
+        can_hold(entry.size, header.offset, bytes).map_err(bad)?;
         (0, entry.size as usize, Packing::Gzip { skip: header.offset })
     } else {
         let there = entry.size.saturating_sub(header.offset as u64);

@@ -4,7 +4,7 @@ use super::cases::{self, FileField, inside, is_hidden};
 use super::parts::{self, Found, PartList, read_piece, unusable};
 use crate::codec::{npy, zip};
 use crate::registry::step;
-use crate::volume::{Packing, Part, inflate_start};
+use crate::volume::{Packing, Part, can_hold, inflate_start};
 use feedline_core::{Blobs, Entry, Error, Name, Result, Source, SourceRecipe, Spec, Store};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -288,6 +288,7 @@ fn look_member(store: &dyn Store, entry: &Entry, member: &zip::Member) -> Result
     Ok(match member.deflated {
         false => part(entry, header, data + begin as u64, there as usize, Packing::Plain),
         true => {
+            can_hold(member.stored, begin, there as usize).map_err(bad)?;
             let packing = Packing::Deflate { skip: begin, crc: member.crc };
             part(entry, header, data, member.stored as usize, packing)
         }

@@ -180,12 +180,18 @@ fn inflate(
 /// No deflated byte stands for more bytes than this.
 const TIGHTEST: usize = 1032;
 
+/// Refuses packed bytes that can never unpack to so many.
+pub(crate) fn can_hold(packed: u64, skip: usize, length: usize) -> Result<usize, String> {
+    let all = skip.checked_add(length).ok_or("an array larger than all memory")?;
+    if (all / TIGHTEST) as u64 > packed {
+        return Err(format!("its {packed} compressed bytes cannot hold {all}"));
+    }
+    Ok(all)
+}
+
 /// Room for what is unpacked, unless the packed bytes can never fill it.
 fn take(pool: &Pool, packed: &[u8], skip: usize, length: usize) -> Result<BufferMut, String> {
-    let all = skip.checked_add(length).ok_or("an array larger than all memory")?;
-    if all / TIGHTEST > packed.len() {
-        return Err(format!("{} compressed bytes cannot hold {all}", packed.len()));
-    }
+    let all = can_hold(packed.len() as u64, skip, length)?;
     pool.take(all).map_err(|error| error.to_string())
 }
 

@@ -100,7 +100,10 @@ impl Map for Resample {
     }
 
     fn needs(&self, sample: &Sample, _: &Context<'_>) -> Needs {
-        super::first_wanting(sample, &self.at)
+        match super::first_wanting(sample, &[Name::new("spacing")]) {
+            Needs::Nothing => super::first_wanting(sample, &self.at),
+            spacing => spacing,
+        }
     }
 }
 

@@ -313,6 +313,9 @@ impl Volume {
             && self.flips == [false; 3]
             && self.region.size == spatial(&self.full).1;
         match &self.origin {
+            Origin::File if self.wants().is_some() => {
+                Err(Error::Internal("an array that was not read before its step".into()))
+            }
             Origin::Whole { bytes, swapped: false } if untouched => {
                 Tensor::new(self.dtype, &self.full, bytes.clone())
             }
@@ -475,11 +478,15 @@ impl Deferred for Volume {
 
     fn write(mut self: Box<Self>, out: &mut [u8], context: &mut Context<'_>) -> Result<()> {
         let changes = self.changes.take();
-        let slot = self.slot.unwrap_or(context.slot);
-        context.charge(slot, |context| match &changes {
+        let slot = self.slot.filter(|slot| *slot != context.slot);
+        let mut work = |context: &mut Context<'_>| match &changes {
             Some(changes) => self.simply(changes, out, context),
             None => self.compute(out, context),
-        })
+        };
+        match slot {
+            Some(slot) => context.charge(slot, work),
+            None => work(context),
+        }
     }
 
     fn wants(&self) -> Option<Cut<'_>> {

@@ -9,7 +9,8 @@
 //!
 //! [`Pipeline`] binds a plan's steps to each other and to the data, and [`plain`] runs it on one
 //! thread without buffers: that run defines what a pipeline means. Below the steps lie `codec/`
-//! (encoded bytes to pixels) and `kernel/` (arithmetic on pixels), which know no step.
+//! (formats: encoded bytes to pixels, headers of arrays and scans) and `kernel/` (arithmetic on pixels
+//! and voxels), which know no step.
 
 pub mod batch;
 pub mod codec;

@@ -9,7 +9,7 @@ use feedline_ops::kernel::components::largest;
 use feedline_ops::kernel::noise::normal_into;
 use feedline_ops::{Progress, Task};
 use feedline_store::LocalStore;
-use feedline_testkit::volumes::npy;
+use feedline_testkit::volumes::{gzip, nifti, npy};
 use feedline_testkit::{Fixtures, open};
 use std::time::Instant;
 
@@ -107,6 +107,46 @@ fn volumes_take() {
                 sample(&pipeline, round as u64, &mut workspace, &mut rows, in_place);
             });
         }
+    }
+}
+
+#[test]
+#[ignore = "measures, and needs 150 MB of disk"]
+fn preparing_takes() {
+    let fixtures = Fixtures::new();
+    let shape = [512, 512, 100];
+    let values = (0..shape.iter().product::<usize>()).map(|at| (at / 7 % 900) as i16 - 100);
+    let bytes: Vec<u8> = values.flat_map(i16::to_le_bytes).collect();
+    let scan = nifti((4, 16), &shape, [0.8, 0.8, 3.0], (1.0, 0.0), &bytes);
+    let found: Vec<u8> = (0..bytes.len() / 2).map(|at| u8::from(at / 9000 % 40 == 0)).collect();
+    let label = nifti((2, 8), &shape, [0.8, 0.8, 3.0], (1.0, 0.0), &found);
+    fixtures.write("scans/a/image.nii.gz", &gzip(&scan));
+    fixtures.write("scans/a/plain.nii", &scan);
+    fixtures.write("scans/a/mask.nii.gz", &gzip(&label));
+    drop((scan, label, bytes, found));
+    let image = r#"fields={"image":"*/image.nii.gz"}"#;
+    let plain = r#"fields={"image":"*/plain.nii"}"#;
+    let both = r#"fields={"image":"*/image.nii.gz","label":"*/mask.nii.gz"}"#;
+    for (fields, steps) in [
+        (plain, ""),
+        (image, ""),
+        (plain, "| cast field=image dtype=float32"),
+        (plain, "| cast field=image dtype=float32 | resample spacing=[1.2,1.2,1.6]"),
+        (
+            both,
+            "| cast field=image dtype=float32 | resample spacing=[1.2,1.2,1.6] | clip min=-79 max=304 field=image | normalize mean=101 std=76.9 field=image | pad_to size=128",
+        ),
+    ] {
+        let path = fixtures.path("scans");
+        let plan = format!("nifti path={} {fields} channel=true {steps}", path.display());
+        let pipeline = open(&plan, &fixtures).expect("a sound pipeline");
+        let mut workspace = pipeline.workspace(Pool::new(1 << 30), false);
+        let epoch = EpochSeed { seed: Seed(0), epoch: 0 };
+        let seed = SampleSeed { epoch, source: 0, index: 0, visit: 0, output: 0 };
+        let address = Address { index: 0, visit: 0 };
+        time(&format!("{fields} {steps}"), 3, |_| {
+            pipeline.sample(address, seed, &LocalStore, &mut workspace).expect("a sound sample");
+        });
     }
 }
 

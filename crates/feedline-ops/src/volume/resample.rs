@@ -142,6 +142,7 @@ fn nearest(tensor: &Tensor, to: [usize; 3], pool: &Pool) -> Result<Tensor> {
 }
 
 /// Where an output index lies between two inputs: their indices and the weight of the second.
+#[derive(Clone, Copy)]
 struct Between {
     low: usize,
     high: usize,
@@ -159,34 +160,36 @@ fn between(old: usize, new: usize) -> Vec<Between> {
         .collect()
 }
 
+/// The weighted means of two equal runs of numbers.
+fn blend(low: &[f32], high: &[f32], weight: f32, out: &mut [f32]) {
+    for ((to, low), high) in out.iter_mut().zip(low).zip(high) {
+        *to = (1.0 - weight) * low + weight * high;
+    }
+}
+
 /// Weighted means of the eight neighbours, with the first and the last voxel of each axis staying
-/// where they are.
+/// where they are: planes are blended, then their rows, then the numbers of a row, so that most of
+/// the work is on runs of neighbours.
 fn linear(tensor: &Tensor, to: [usize; 3], pool: &Pool) -> Result<Tensor> {
     let (volumes, old, shape) = shapes(tensor, to);
     let data = tensor.as_slice::<f32>().ok_or_else(|| Error::Internal("floats askew".into()))?;
-    let places: [Vec<Between>; 3] = std::array::from_fn(|axis| between(old[axis], to[axis]));
+    let [planes, lines, columns]: [Vec<Between>; 3] =
+        std::array::from_fn(|axis| between(old[axis], to[axis]));
     let mut out = pool.take(shape.iter().product::<usize>() * 4)?;
     let mut rows = out.chunks_exact_mut(to[2] * 4);
+    let size = old[1] * old[2];
+    let (mut plane, mut row) = (vec![0.0; size], vec![0.0; old[2]]);
     for volume in 0..volumes {
-        for plane in &places[0] {
-            for line in &places[1] {
-                let row = |plane: usize, line: usize| {
-                    let from = ((volume * old[0] + plane) * old[1] + line) * old[2];
-                    &data[from..from + old[2]]
-                };
-                let four = [
-                    row(plane.low, line.low),
-                    row(plane.low, line.high),
-                    row(plane.high, line.low),
-                    row(plane.high, line.high),
-                ];
-                let (p, l) = (plane.weight, line.weight);
-                let out = rows.next().expect("a row for each");
-                for (to, at) in out.chunks_exact_mut(4).zip(&places[2]) {
-                    let w = at.weight;
-                    let [a, b, c, d] = four.map(|row| (1.0 - w) * row[at.low] + w * row[at.high]);
-                    let value = (1.0 - p) * ((1.0 - l) * a + l * b) + p * ((1.0 - l) * c + l * d);
-                    to.copy_from_slice(&value.to_ne_bytes());
+        for at in &planes {
+            let of = |number: usize| &data[(volume * old[0] + number) * size..][..size];
+            blend(of(at.low), of(at.high), at.weight, &mut plane);
+            for at in &lines {
+                let of = |number: usize| &plane[number * old[2]..][..old[2]];
+                blend(of(at.low), of(at.high), at.weight, &mut row);
+                let to = rows.next().expect("a row for each");
+                for (to, at) in to.as_chunks_mut::<4>().0.iter_mut().zip(&columns) {
+                    let value = (1.0 - at.weight) * row[at.low] + at.weight * row[at.high];
+                    *to = value.to_ne_bytes();
                 }
             }
         }

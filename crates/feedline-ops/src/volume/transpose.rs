@@ -5,8 +5,8 @@ const TILE: usize = 32;
 
 /// Copies an array whose first axis runs fastest (Fortran's order) into row-major order.
 ///
-/// The first and the last axis change places tile by tile, so that neither reads nor writes leave
-/// the cache after every element; the axes between are gone through one by one.
+/// The first and the last axis change places tile by tile, so that both reads and writes are runs of
+/// neighbours; the axes between are gone through one by one.
 ///
 /// # Panics
 ///
@@ -43,18 +43,22 @@ fn axes<const N: usize>(from: &[u8], to: &mut [u8], first: usize, middle: &[usiz
         }
         at
     };
+    let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
+    let mut tile = [[[0u8; N]; TILE]; TILE];
     for number in 0..inner {
         let base = place(number) * last;
         for row in (0..last).step_by(TILE) {
+            let rows = TILE.min(last - row);
             for column in (0..first).step_by(TILE) {
-                for y in column..first.min(column + TILE) {
-                    for x in row..last.min(row + TILE) {
-                        let source = ((x * inner + number) * first + y) * N;
-                        let target = (y * inner * last + base + x) * N;
-                        let value: [u8; N] =
-                            from[source..source + N].try_into().expect("an element");
-                        to[target..target + N].copy_from_slice(&value);
-                    }
+                let columns = TILE.min(first - column);
+                for (x, line) in tile[..rows].iter_mut().enumerate() {
+                    let start = ((row + x) * inner + number) * first + column;
+                    line[..columns].copy_from_slice(&from[start..start + columns]);
+                }
+                for y in 0..columns {
+                    let start = (column + y) * inner * last + base + row;
+                    let line = to[start..start + rows].iter_mut();
+                    line.zip(&tile).for_each(|(to, from)| *to = from[y]);
                 }
             }
         }

@@ -160,6 +160,9 @@ impl Volume {
 
     /// Adds a pointwise change.
     pub(crate) fn pointwise(&mut self, change: Pointwise, context: &Context<'_>) {
+        if matches!(change, Pointwise::Cast(dtype, _) if dtype == self.output()) {
+            return;
+        }
         self.note(context, || Change::Pointwise(change.clone()));
         let noisy = self.pointwise.iter().any(|change| matches!(change, Pointwise::Noise(_)));
         if !noisy {

@@ -12,9 +12,11 @@ from importlib.metadata import requires
 PACKAGES = ["torch>=2.9", "torchvision>=0.24"]
 OTHERS = [
     "jax>=0.7",
+    "nibabel>=5.3",
     "numpy>=1.26",
     "pillow>=11",
     "pytest>=8",
+    "scipy>=1.14",
 ]
 UNUSED = ("triton", "cuda-bindings")
 

@@ -18,7 +18,7 @@ from ._core import (
 )
 from .dataset import Dataset
 from .loader import Loader, merge_states
-from .sources import arrays, files, from_plan, images, range
+from .sources import arrays, files, from_plan, images, nifti, npy, range
 
 __all__ = [
     "Dataset",
@@ -34,5 +34,7 @@ __all__ = [
     "from_plan",
     "images",
     "merge_states",
+    "nifti",
+    "npy",
     "range",
 ]

@@ -37,7 +37,7 @@ class Dataset:
     _passes: int
 
     def __init__(self) -> None:
-        raise TypeError("begin with a source: fl.images, fl.files, fl.arrays or fl.range")
+        raise TypeError("begin with a source, such as fl.images, fl.arrays or fl.npy")
 
     @classmethod
     def _from_json(cls, plan: str, blobs: Blobs) -> Self:
@@ -252,14 +252,78 @@ class Dataset:
         *,
         field: str | None = None,
     ) -> Self:
-        """Computes (x - mean) / std per channel, in float32; integers are scaled to 0…1 first."""
+        """Computes (x - mean) / std, in float32.
+
+        Images take one value for each channel, and integers are scaled to 0…1 first. Other arrays
+        take one value and are not scaled.
+        """
         return self._then("normalize", mean=_list(mean), std=_list(std), field=field)
 
     def layout(self, to: Literal["HWC", "CHW"], *, field: str | None = None) -> Self:
         """Lays images out with channels last (HWC) or first (CHW, as PyTorch expects)."""
         return self._then("layout", to=to, field=field)
 
+    # -------------------------------------------------------------------------- voxels to voxels
+
+    def resample(self, spacing: Sequence[float], *, fields: Sequence[str] | None = None) -> Self:
+        """Brings volumes from the distances in the field `spacing` to these, and sets the field.
+
+        Floats are interpolated linearly, whole numbers take the nearest voxel.
+        """
+        return self._then("resample", spacing=spacing, fields=fields)
+
+    def pad_to(self, size: Size, *, fields: Sequence[str] | None = None) -> Self:
+        """Pads axes that are shorter than `size` on both sides, by repeating the outermost voxels."""
+        return self._then("pad_to", size=size, fields=fields)
+
+    def random_balanced_crop(
+        self,
+        size: Size,
+        *,
+        p: float = 0.4,
+        label: str = "label",
+        fields: Sequence[str] | None = None,
+    ) -> Self:
+        """Cuts the same box out of all volumes; with probability `p` around a part of the mask.
+
+        `size` is one number or (depth, height, width); `label` names the mask, whose values above 0
+        are classes. A class is chosen, and one of its two largest connected parts. What is found
+        out about a mask is kept, so that a crop reads only what it returns.
+        """
+        return self._then("random_balanced_crop", size=size, p=p, label=label, fields=fields)
+
+    def random_flip(
+        self,
+        axes: Sequence[int] = (0, 1, 2),
+        *,
+        p: float = 1 / 3,
+        fields: Sequence[str] | None = None,
+    ) -> Self:
+        """Mirrors all volumes along each axis (0 is depth, 1 height, 2 width) with probability `p`."""
+        return self._then("random_flip", axes=axes, p=p, fields=fields)
+
+    def random_brightness(
+        self, low: float = 0.7, high: float = 1.3, *, p: float = 0.1, field: str | None = None
+    ) -> Self:
+        """With probability `p`, multiplies a volume of floats by 1 + u, u between `low` and `high`."""
+        return self._then("random_brightness", low=low, high=high, p=p, field=field)
+
+    def random_noise(
+        self, std: float = 0.1, *, mean: float = 0.0, p: float = 0.1, field: str | None = None
+    ) -> Self:
+        """With probability `p`, adds normal noise to a volume of floats.
+
+        Its standard deviation is drawn for each sample between 0 and `std`.
+        """
+        return self._then("random_noise", mean=mean, std=std, p=p, field=field)
+
     # ------------------------------------------------------------------------------------ fields
+
+    def clip(
+        self, min: float | None = None, max: float | None = None, *, field: str | None = None
+    ) -> Self:
+        """Keeps the numbers of a field between `min` and `max`; NaN stays NaN."""
+        return self._then("clip", min=min, max=max, field=field)
 
     def cast(self, dtype: Any, *, scale: bool = False, field: str | None = None) -> Self:
         """Gives the image, or a field, another dtype; with `scale`, integers stand for 0…1."""

@@ -99,6 +99,42 @@ def arrays(
     return Dataset._source("arrays", {"fields": described}, blobs)
 
 
+def npy(
+    path: Path, fields: Mapping[str, str] | None = None, *, rows: bool = False
+) -> Dataset:
+    """Arrays that NumPy saved: the `.npy` or `.npz` files below a folder, or one of them.
+
+    Each file is a sample: with the field `data`, or, if it is an archive (`.npz`), with its arrays.
+    `fields={"image": "*_x.npy", "label": "*_y.npy"}` puts files together: the text that `*` stands
+    for is the sample's key, and every key needs all files. With `rows=True` samples are the rows of
+    the arrays, along their first axis.
+
+    Only headers are read at first. Of an array that is cropped, only the crop is read.
+    """
+    return Dataset._source("npy", {"path": os.fspath(path), **_fields(fields), "rows": rows})
+
+
+def nifti(
+    path: Path, fields: Mapping[str, str] | None = None, *, channel: bool = False
+) -> Dataset:
+    """Medical scans: the `.nii` or `.nii.gz` files below a folder, or one of them.
+
+    Each file is a sample with the field `image`; `fields` puts files together as in `fl.npy`. Axes
+    are those that nibabel gives; `channel=True` adds one of length 1 in front. Scans whose header
+    says how to scale them are scaled, and become float32. The field `spacing` has the distances
+    between voxels.
+    """
+    args = {"path": os.fspath(path), **_fields(fields), "channel": channel}
+    return Dataset._source("nifti", args)
+
+
+def _fields(fields: Mapping[str, str] | None) -> dict[str, Any]:
+    """Patterns in the order in which they were given."""
+    if fields is None:
+        return {}
+    return {"fields": [{"name": name, "files": files} for name, files in fields.items()]}
+
+
 def range(count: int) -> Dataset:
     """The numbers 0 to `count` - 1, in the field `index`."""
     return Dataset._source("range", {"count": count})

@@ -1,4 +1,4 @@
-"""The golden values of the Rust tests are what torchvision does."""
+"""The golden values of the Rust tests are what torchvision, torch, SciPy and nibabel do."""
 
 import json
 import subprocess
@@ -20,5 +20,16 @@ def test_the_stored_values_are_torchvisions():
         )
     check = subprocess.run(
         [sys.executable, "-W", "ignore", GOLDEN / "make.py", "--check"], capture_output=True, text=True
+    )
+    assert check.returncode == 0, check.stdout + check.stderr
+
+
+def test_the_stored_volumes_are_those_of_torch_scipy_and_nibabel():
+    for needed in ("torch", "scipy", "nibabel"):
+        pytest.importorskip(needed)
+    check = subprocess.run(
+        [sys.executable, "-W", "ignore", GOLDEN / "make_volumes.py", "--check"],
+        capture_output=True,
+        text=True,
     )
     assert check.returncode == 0, check.stdout + check.stderr

@@ -1,14 +1,16 @@
 //! Every step of Feedline, one file each, in the order in which data meets them:
 //!
 //! ```text
-//!  source/ ──► order/ ──► decode/ ──► image/ ──► table/ ──► batch/
-//!  where        which     bytes to    pixels     fields     samples
-//!  samples lie  next      pixels                            meet
+//!  source/ ──► order/ ──► decode/ ──► image/  ──► table/ ──► batch/
+//!  where        which     bytes to    volume/     fields     samples
+//!  samples lie  next      pixels      pixels,                meet
+//!                                     voxels
 //! ```
 //!
 //! [`Pipeline`] binds a plan's steps to each other and to the data, and [`plain`] runs it on one
 //! thread without buffers: that run defines what a pipeline means. Below the steps lie `codec/`
-//! (encoded bytes to pixels) and `kernel/` (arithmetic on pixels), which know no step.
+//! (formats: encoded bytes to pixels, headers of arrays and scans) and `kernel/` (arithmetic on pixels
+//! and voxels), which know no step.
 
 pub mod batch;
 pub mod codec;
@@ -20,6 +22,7 @@ pub mod pipeline;
 pub mod plain;
 pub mod source;
 pub mod table;
+pub mod volume;
 
 mod registry;
 mod task;

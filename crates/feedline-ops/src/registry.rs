@@ -99,11 +99,12 @@ pub struct Builtin;
 
 impl Builtin {
     fn rows() -> impl Iterator<Item = Row> {
-        let tables: [&'static [Row]; 6] = [
+        let tables: [&'static [Row]; 7] = [
             crate::source::STEPS,
             crate::order::STEPS,
             crate::decode::STEPS,
             crate::image::STEPS,
+            crate::volume::STEPS,
             crate::table::STEPS,
             crate::batch::STEPS,
         ];

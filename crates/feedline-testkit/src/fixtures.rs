@@ -22,6 +22,12 @@ use tempfile::TempDir;
 /// | `$TABLE` | arrays: `x` (5×2 float32), `y` (int64), `b` (uint8) |
 /// | `$TEXTS` | arrays: `text` and `n` |
 /// | `$WEIGHTS` | weights for the rows of `$TINY` |
+/// | `$SCANS` | five cases of `*_x.npy` (float32) and `*_y.npy` (uint8), 1×D×H×W, sizes differ |
+/// | `$ARRAYS` | one `.npy` of every kind: types, byte orders, Fortran's order, empty, one number |
+/// | `$NPZ` | three archives of `x` and `y`, of which the last is compressed |
+/// | `$ROWS` | two files of 3 and 2 rows of 2×2 numbers |
+/// | `$NIFTI` | three scans with masks, `*/image.nii.gz` and `*/mask.nii` |
+/// | `$BADSCANS` | four cases `*/x.npy`, `*/y.npy`: sound, too small, of two sizes, with odd numbers |
 /// | `$TMP` | an empty folder to write to |
 pub struct Fixtures {
     folder: TempDir,
@@ -84,6 +90,7 @@ impl Fixtures {
         this.images();
         this.lists();
         this.arrays();
+        this.scans();
         std::fs::create_dir(this.path("tmp")).expect("a folder can be made");
         this.names.push(("$TMP", this.text("tmp")));
         // The longest first, so that no name is taken for the beginning of another.
@@ -238,6 +245,84 @@ impl Fixtures {
         self.name("$TEXTS", &fields);
         let weights = self.add(column(&[0.0f64, 1.0, 0.0, 3.0]));
         self.names.push(("$WEIGHTS", weights));
+    }
+
+    fn scans(&mut self) {
+        use crate::volumes::{first_fastest, gzip, little, mask, nifti, npy, npz, scan};
+        let sizes = [[6, 7, 8], [9, 5, 6], [5, 5, 5], [7, 6, 9], [5, 8, 6]];
+        for (seed, size) in sizes.into_iter().enumerate() {
+            let shape = [1, size[0], size[1], size[2]];
+            let image = npy("<f4", false, &shape, &little(&scan(seed, size)));
+            // The third case has nothing to find.
+            let found = if seed == 2 { vec![0; 125] } else { mask(seed, size) };
+            self.write(format!("scans/case_{seed}_x.npy"), &image);
+            self.write(format!("scans/case_{seed}_y.npy"), &npy("|u1", false, &shape, &found));
+        }
+        self.write("scans/.hidden_x.npy", b"nothing");
+        type Kind = (&'static str, &'static str, bool, &'static [usize], &'static [u8]);
+        let kinds: [Kind; 9] = [
+            ("a_f4", "<f4", false, &[2], &[0, 0, 128, 63, 0, 0, 0, 192]),
+            ("b_f4_big", ">f4", false, &[2], &[63, 128, 0, 0, 192, 0, 0, 0]),
+            ("c_i2_big", ">i2", false, &[3], &[0, 1, 255, 254, 1, 0]),
+            ("d_fortran", "|u1", true, &[2, 3], &[1, 4, 2, 5, 3, 6]),
+            ("e_bool", "|b1", false, &[2], &[1, 0]),
+            ("f_f2", "<f2", false, &[1], &[0, 60]),
+            ("g_empty", "<f8", false, &[0, 3], &[]),
+            ("h_one", "<i8", false, &[], &[7, 0, 0, 0, 0, 0, 0, 0]),
+            ("i_fortran_big", ">u2", true, &[2, 2], &[0, 1, 0, 3, 0, 2, 0, 4]),
+        ];
+        for (name, descr, fortran, shape, data) in kinds {
+            self.write(format!("arrays/{name}.npy"), &npy(descr, fortran, shape, data));
+        }
+        for seed in 0..3 {
+            let size = [4, 5, 6];
+            let members = [
+                ("x.npy", npy("<f4", false, &size, &little(&scan(seed, size)))),
+                ("y.npy", npy("|i1", seed == 1, &size, &first_fastest(&mask(seed, size), size))),
+            ];
+            self.write(format!("npz/{seed}.npz"), &npz(&members, seed == 2));
+        }
+        let rows: Vec<u8> = (0..20u8).collect();
+        self.write("rows/a.npy", &npy("|u1", false, &[3, 2, 2], &rows[..12]));
+        self.write("rows/b.npy", &npy("|u1", true, &[2, 2, 2], &rows[12..]));
+        for (seed, size) in [[4, 5, 6], [5, 4, 3], [6, 6, 2]].into_iter().enumerate() {
+            let values = first_fastest(&scan(seed, size), size);
+            let whole: Vec<u8> =
+                values.iter().flat_map(|value| (*value as i16).to_le_bytes()).collect();
+            let found = first_fastest(&mask(seed, size), size);
+            let spacing = [1.0 + seed as f32, 0.8, 2.4];
+            let image = nifti((4, 16), &size, spacing, (0.5, -10.0), &whole);
+            self.write(format!("nifti/{seed}/image.nii.gz"), &gzip(&image));
+            let label = nifti((2, 8), &size, spacing, (1.0, 0.0), &found);
+            self.write(format!("nifti/{seed}/mask.nii"), &label);
+        }
+        let size = [6, 6, 6];
+        let image = npy("<f4", false, &size, &little(&scan(0, size)));
+        let label = npy("|u1", false, &size, &mask(0, size));
+        let small = npy("<f4", false, &[3, 6, 6], &little(&scan(1, [3, 6, 6])));
+        let narrow = npy("|u1", false, &[3, 6, 6], &mask(1, [3, 6, 6]));
+        let odd = scan(3, size).into_iter().enumerate();
+        let odd: Vec<f32> = odd.map(|(at, v)| if at % 7 == 0 { f32::NAN } else { v }).collect();
+        let cases = [
+            (&image, &label),
+            (&small, &narrow),
+            (&image, &narrow),
+            (&npy("<f4", false, &size, &little(&odd)), &label),
+        ];
+        for (number, (image, label)) in cases.into_iter().enumerate() {
+            self.write(format!("badscans/{number}/x.npy"), image);
+            self.write(format!("badscans/{number}/y.npy"), label);
+        }
+        for (name, folder) in [
+            ("$SCANS", "scans"),
+            ("$ARRAYS", "arrays"),
+            ("$NPZ", "npz"),
+            ("$ROWS", "rows"),
+            ("$NIFTI", "nifti"),
+            ("$BADSCANS", "badscans"),
+        ] {
+            self.names.push((name, self.text(folder)));
+        }
     }
 
     fn name(&mut self, name: &'static str, fields: &[String]) {

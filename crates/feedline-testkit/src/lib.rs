@@ -13,6 +13,7 @@ mod laws;
 mod script;
 mod show;
 mod stores;
+pub mod volumes;
 
 pub use fixtures::{Fixtures, encode_jpeg, encode_with, pixels};
 pub use laws::{Outcome, assert_laws, assert_laws_within, engine_epoch, open, places, plain_epoch};

@@ -8,7 +8,10 @@
 //! A record is bad exactly if [`Decoder::decode_region`] says so for the region that is needed, in every place alike.
 
 mod jpeg;
+pub(crate) mod nifti;
+pub(crate) mod npy;
 mod other;
+pub(crate) mod zip;
 
 pub use jpeg::{Subsampling, encode_jpeg};
 

@@ -10,6 +10,8 @@
 //! no other part of Feedline.
 
 pub mod color;
+pub mod components;
+pub mod noise;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

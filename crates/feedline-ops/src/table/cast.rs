@@ -1,11 +1,9 @@
 //! Another dtype.
 
-use super::numbers::cast_bytes;
 use crate::decode::{Picture, Pointwise};
 use crate::registry::step;
-use feedline_core::{
-    Buffer, Context, DType, Error, Layout, Map, Name, Needs, Result, Sample, Spec, Tensor, Value,
-};
+use crate::volume;
+use feedline_core::{Context, DType, Error, Layout, Map, Name, Needs, Result, Sample, Spec, Value};
 use serde::{Deserialize, Serialize};
 
 /// Gives a field another dtype. Without `scale`, values are kept as they are (floats lose their
@@ -24,13 +22,15 @@ pub struct Cast {
     pub field: Option<Name>,
     #[serde(skip)]
     at: Option<(Name, Option<Layout>)>,
+    #[serde(skip)]
+    lazy: bool,
 }
 
 impl Cast {
     /// Casts the only image, or the given field, to `dtype`.
     #[must_use]
     pub fn new(dtype: DType, scale: bool, field: Option<Name>) -> Self {
-        Self { dtype, scale, field, at: None }
+        Self { dtype, scale, field, at: None, lazy: false }
     }
 }
 
@@ -59,6 +59,7 @@ impl Map for Cast {
             )));
         }
         self.at = Some((field.name, field.layout));
+        self.lazy = field.layout.is_some() || field.shape.len() > 2;
         let mut field = field;
         field.dtype = self.dtype;
         Ok(input.replace(field))
@@ -73,21 +74,16 @@ impl Map for Cast {
                 picture.pointwise(Pointwise::Cast(self.dtype, self.scale));
                 return Ok(Value::Deferred(picture));
             }
-            let tensor = value.into_tensor(context)?;
-            let bytes = cast_bytes(tensor.dtype(), self.dtype, self.scale, tensor.data());
-            Ok(Tensor::new(self.dtype, tensor.shape(), Buffer::from(&bytes[..]))?.into())
+            volume::change(value, volume::Pointwise::Cast(self.dtype, self.scale), context)
         })?;
         Ok(sample)
     }
 
     fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
-        match self.at {
-            Some((name, None)) => Needs::Field(name),
-            _ => Needs::Nothing,
-        }
+        Needs::Nothing
     }
 
     fn is_fused(&self) -> bool {
-        self.at.is_some_and(|at| at.1.is_some())
+        self.lazy
     }
 }

@@ -1,6 +1,7 @@
 //! Fields: choosing, naming and retyping them.
 
 mod cast;
+mod clip;
 mod drop;
 mod numbers;
 mod one_hot;
@@ -9,6 +10,7 @@ mod select;
 mod sleep;
 
 pub use cast::Cast;
+pub use clip::Clip;
 pub use drop::Drop;
 pub use one_hot::OneHot;
 pub use rename::Rename;
@@ -21,6 +23,7 @@ use crate::registry::{Row, read};
 
 pub(crate) const STEPS: &[Row] = &[
     ("cast", read::<Cast>),
+    ("clip", read::<Clip>),
     ("select", read::<Select>),
     ("rename", read::<Rename>),
     ("drop", read::<Drop>),

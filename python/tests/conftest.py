@@ -40,3 +40,9 @@ def photos(tmp_path: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{number:02}.png").write_bytes(png(picture(number)))
     return root
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests find out about their data stays out of the user's cache folder."""
+    monkeypatch.setenv("FEEDLINE_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))

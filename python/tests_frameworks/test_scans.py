@@ -54,7 +54,8 @@ def places(part: slice, size: int, extent: int) -> set[int]:
     return found
 
 
-def test_balanced_crops_lie_where_the_references_may(tmp_path: Path):
+def test_balanced_crops_lie_where_the_references_may(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("FEEDLINE_CACHE_DIR", str(tmp_path / "cache"))
     rng = np.random.default_rng(3)
     mask = np.zeros((1, 24, 26, 28), "uint8")
     mask[0, 2:7, 3:20, 4:9] = 1
@@ -62,8 +63,9 @@ def test_balanced_crops_lie_where_the_references_may(tmp_path: Path):
     mask[0, 10:12, 10:12, 10:12] = 1
     mask[0, 0:3, 22:26, 24:28] = 2
     image = rng.random(mask.shape).astype("float32")
-    np.save(tmp_path / "a_x.npy", image)
-    np.save(tmp_path / "a_y.npy", mask)
+    (tmp_path / "scans").mkdir()
+    np.save(tmp_path / "scans/a_x.npy", image)
+    np.save(tmp_path / "scans/a_y.npy", mask)
     size, seen, allowed = (8, 9, 10), {}, {}
     for cl in (1, 2):
         parts = ndimage.find_objects(ndimage.label(mask == cl)[0])
@@ -72,7 +74,7 @@ def test_balanced_crops_lie_where_the_references_may(tmp_path: Path):
             axes = [places(part[a + 1], size[a], mask.shape[a + 1]) for a in range(3)]
             allowed[cl, number] = set(product(*axes))
     where = {value: place[1:] for place, value in np.ndenumerate(image)}
-    ds = fl.npy(tmp_path, {"image": "*_x.npy", "label": "*_y.npy"})
+    ds = fl.npy(tmp_path / "scans", {"image": "*_x.npy", "label": "*_y.npy"})
     loader = ds.random_balanced_crop(size, p=1).loader(seed=1)
     for _ in range(300):
         for sample in loader:

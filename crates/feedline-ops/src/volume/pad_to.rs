@@ -1,9 +1,9 @@
 //! Makes small volumes larger.
 
-use super::cube::Cube;
+use super::cube::{Cube, times};
 use super::{Volume, volumes};
 use crate::registry::step;
-use feedline_core::{Context, Map, Name, Needs, Pool, Result, Sample, Spec, Tensor};
+use feedline_core::{Context, Error, Map, Name, Needs, Pool, Result, Sample, Spec, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// Pads each axis that is shorter than `size` to it, evenly on both sides and one more at the end
@@ -57,8 +57,11 @@ fn pad(tensor: Tensor, least: [usize; 3], pool: &Pool) -> Result<Tensor> {
     let (begin, element) = (tensor.shape().len() - 3, tensor.dtype().size().unwrap_or(1));
     let old: [usize; 3] = std::array::from_fn(|axis| tensor.shape()[begin + axis]);
     let new: [usize; 3] = std::array::from_fn(|axis| old[axis].max(least[axis]));
-    if new == old || old.contains(&0) {
+    if new == old {
         return Ok(tensor);
+    }
+    if old.contains(&0) {
+        return Err(Error::record(format!("{} voxels have no edge to repeat", times(old))));
     }
     let before: [usize; 3] = std::array::from_fn(|axis| (new[axis] - old[axis]) / 2);
     // Which old index comes at a new one: the nearest there is.

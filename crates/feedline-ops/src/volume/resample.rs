@@ -1,5 +1,6 @@
 //! Brings volumes to another distance between voxels.
 
+use super::cube::times;
 use super::{Volume, volumes};
 use crate::registry::step;
 use feedline_core::{Context, DType, Error, Map, Name, Needs, Pool, Result, Sample, Spec, Tensor};
@@ -25,6 +26,8 @@ step!(Resample, "resample", Map);
 
 /// Sides beyond this are taken for a mistake.
 const LONGEST: f64 = 65_535.0;
+/// Volumes beyond this are taken for a mistake in the distances.
+const MOST: u64 = 1 << 30;
 
 impl Map for Resample {
     fn prepare(&mut self, input: &Spec) -> Result<Spec> {
@@ -86,6 +89,13 @@ impl Map for Resample {
                         )));
                     }
                     to[axis] = side as usize;
+                }
+                let voxels = to.iter().map(|side| *side as u64).product::<u64>();
+                if voxels > MOST {
+                    return Err(Error::record(format!(
+                        "{field} would get {} voxels by resampling from distances of {old:?}",
+                        times(to)
+                    )));
                 }
                 let pool = &context.workspace.pool;
                 Ok(if tensor.dtype().is_float() {

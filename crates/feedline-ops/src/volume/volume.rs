@@ -319,7 +319,10 @@ impl Volume {
             Origin::File if self.wants().is_some() => {
                 Err(Error::Internal("an array that was not read before its step".into()))
             }
-            Origin::Whole { bytes, swapped: false } if untouched => {
+            // Memory of others need not lie so that its numbers can be used as they are.
+            Origin::Whole { bytes, swapped: false }
+                if untouched && bytes.as_ptr().addr().is_multiple_of(8) =>
+            {
                 Tensor::new(self.dtype, &self.full, bytes.clone())
             }
             _ => Value::Deferred(self).into_tensor(context),

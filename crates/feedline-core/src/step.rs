@@ -363,7 +363,8 @@ impl Context<'_> {
         let start = Instant::now();
         let result = work(self);
         let nanos = start.elapsed().as_nanos() as u64;
-        self.workspace.times[slot].nanos += nanos;
+        let charged = &mut self.workspace.times[slot];
+        charged.nanos = charged.nanos.wrapping_add(nanos);
         let running = &mut self.workspace.times[self.slot];
         running.nanos = running.nanos.wrapping_sub(nanos);
         result

@@ -221,6 +221,14 @@ impl Source for PartList {
         Some(key)
     }
 
+    fn weight(&self, index: u64) -> u64 {
+        let (case, _) = self.place(index);
+        let bytes: u64 = case.parts.iter().map(|part| part.stored as u64).sum();
+        // Rows of one file share it.
+        let rows = case.parts.first().and_then(|part| part.shape.first()).copied().unwrap_or(1);
+        bytes / if self.starts.is_some() { rows.max(1) as u64 } else { 1 }
+    }
+
     fn stored_bytes(&self) -> Option<u64> {
         let parts = self.found.iter().flat_map(|case| &case.parts);
         Some(parts.map(|part| part.stored as u64).sum())

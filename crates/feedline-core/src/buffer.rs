@@ -58,8 +58,10 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, ALIGNMENT).expect("capacity was checked on allocation")
+    /// What is asked of the allocator: a little more, at an alignment for which it can hand out
+    /// pages that the system has zeroed, instead of zeroing them by hand.
+    fn layout(capacity: usize) -> Option<Layout> {
+        Layout::from_size_align(capacity.checked_add(ALIGNMENT)?, 8).ok()
     }
 
     /// `None` if there is not so much memory.
@@ -68,9 +70,16 @@ impl Block {
             let start = NonNull::new(ALIGNMENT as *mut u8).expect("the alignment is not zero");
             return Some(Self { start, capacity, pool, left: AtomicBool::new(false) });
         }
-        let layout = Layout::from_size_align(capacity, ALIGNMENT).ok()?;
         // SAFETY: the layout has a non-zero size.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let base = NonNull::new(unsafe { alloc_zeroed(Self::layout(capacity)?) })?;
+        let skipped = ALIGNMENT - base.as_ptr() as usize % ALIGNMENT;
+        // SAFETY: between 1 and 64 bytes are skipped, and 64 more than `capacity` are there; the
+        // byte before `start` is therefore ours to note down how many.
+        let start = unsafe {
+            let start = base.add(skipped);
+            start.sub(1).write(skipped as u8);
+            start
+        };
         Some(Self { start, capacity, pool, left: AtomicBool::new(false) })
     }
 }
@@ -104,8 +113,13 @@ impl Drop for Block {
                 return;
             }
         }
-        // SAFETY: allocated in `allocate` with this very layout, and not handed to a pool.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) };
+        let layout = Self::layout(self.capacity).expect("capacity was checked on allocation");
+        // SAFETY: allocated in `allocate` with this very layout, and not handed to a pool; the byte
+        // before `start` says how far behind it the allocation begins.
+        unsafe {
+            let skipped = usize::from(self.start.sub(1).read());
+            dealloc(self.start.sub(skipped).as_ptr(), layout);
+        }
     }
 }
 

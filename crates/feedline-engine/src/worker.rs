@@ -57,7 +57,7 @@ impl Worker {
     }
 
     pub(crate) fn work(mut self) {
-        precise_waiting();
+        settle_in();
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
         loop {
@@ -173,12 +173,17 @@ fn desk<'a>(desks: &'a mut Vec<Option<Desk>>, number: usize, lane: &Arc<Lane>) -
     })
 }
 
-/// Sleeps and timed waits of this thread end when they should, not up to 50 µs later.
-fn precise_waiting() {
+/// Tells the system what kind of thread this is. Nothing depends on it but time.
+fn settle_in() {
     #[cfg(target_os = "linux")]
     {
-        // Without it waits are a little longer; nothing else depends on it.
+        // Timed waits end when they should, not up to 50 µs later.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        // A batch thread does not push aside the thread that wakes it: that is the consumer, which
+        // has a batch in its hands and should get on with its training step.
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the parameters outlive the call, which concerns the calling thread alone.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
     }
 }
 

@@ -1,5 +1,6 @@
 //! Ends waiting: whoever waits long, waits on this.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,7 +32,12 @@ impl Cancel {
         self.state.cancelled.load(Ordering::Acquire)
     }
 
-    /// Waits for `time`. False if the work was cancelled before it was over.
+    /// Waits for `time`, as exactly as the system can. False if the work was cancelled before it was
+    /// over.
+    ///
+    /// The system wakes a thread some time after it asked to be woken. How late this thread usually
+    /// is, is learnt, and it asks to be woken so much earlier: some waits are then a little short and
+    /// some a little long, and together they take the time they should.
     #[must_use]
     pub fn wait(&self, time: Duration) -> bool {
         let end = Instant::now().checked_add(time);
@@ -40,17 +46,29 @@ impl Cancel {
             if self.is_cancelled() {
                 return false;
             }
-            let left = match end {
-                Some(end) => end.saturating_duration_since(Instant::now()),
-                None => Duration::from_secs(3600),
-            };
-            if left.is_zero() {
+            let now = Instant::now();
+            let left = end.map_or(LONG, |end| end.saturating_duration_since(now));
+            let late = LATE.get();
+            let Some(asleep) = left.checked_sub(late).filter(|asleep| !asleep.is_zero()) else {
                 return true;
-            }
-            let woken = self.state.wake.wait_timeout(lock, left);
+            };
+            let woken = self.state.wake.wait_timeout(lock, asleep);
             lock = woken.unwrap_or_else(PoisonError::into_inner).0;
+            if let Some(new) = now.elapsed().checked_sub(asleep) {
+                LATE.set(((late * 15 + new) / 16).min(MOST_LATE));
+            }
         }
     }
+}
+
+/// Longer waits are asked for again.
+const LONG: Duration = Duration::from_secs(3600);
+/// A thread that is later than this is not so by habit.
+const MOST_LATE: Duration = Duration::from_micros(200);
+
+thread_local! {
+    /// How late this thread usually wakes.
+    static LATE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 #[cfg(test)]

@@ -9,12 +9,13 @@ import subprocess
 import sys
 from importlib.metadata import requires
 
-PACKAGES = ["torch>=2.9", "torchvision>=0.24"]
+# The versions that the golden values were made with.
+PACKAGES = ["torch==2.15.0", "torchvision==0.29.2"]
 OTHERS = [
     "jax>=0.7",
     "nibabel>=5.3",
     "numpy>=1.26",
-    "pillow>=11",
+    "pillow==13.0.0",
     "pytest>=8",
     "scipy>=1.14",
 ]

@@ -107,3 +107,26 @@ def test_what_the_tuner_chose_is_shown_and_can_be_kept() -> None:
     with slow().loader(**tuned) as kept:
         next(iter(kept))
         assert kept.tuned() == tuned
+
+
+def test_samples_beyond_the_whole_budget_are_delivered(tmp_path: Path) -> None:
+    for number in range(5):
+        np.save(tmp_path / f"{number}.npy", np.full((2, 1000, 1000), number, dtype=np.float32))
+    ds = fl.npy(tmp_path).batch(2)
+    for order in ("exact", "ready"):
+        with ds.loader(threads=3, memory="1MB", order=order, with_index=True) as loader:  # type: ignore[arg-type]
+            seen = []
+            for batch in loader:
+                seen += batch["index"].tolist()
+                for index, data in zip(batch["index"], batch["data"], strict=True):
+                    assert data.shape == (2, 1000, 1000) and (data == index).all()
+            assert sorted(seen) == [0, 1, 2, 3, 4]
+
+
+def test_a_consumer_that_leaves_midway_leaves_the_others_alone() -> None:
+    loaders = slow().loaders(2, threads=2, with_index=True)
+    next(iter(loaders[0]))
+    loaders[0].close()
+    assert len(indices(loaders[1])) == 100
+    # The one that left goes on where it was.
+    assert len(indices(loaders[0])) == 96

@@ -109,6 +109,12 @@ pub trait Order: Send + Sync {
     fn is_fixed(&self) -> bool {
         false
     }
+
+    /// The step that does to samples what this one does to batches of `size` samples, if it makes
+    /// sense behind a batch.
+    fn of_batches(&self, _size: u64) -> Option<Box<dyn Order>> {
+        None
+    }
 }
 
 /// The order before a step.

@@ -412,8 +412,9 @@ impl Desk {
                 self.steps(chunk, at, *task)
             }
             Stage::Value { mut sample, reading } => {
+                let read = sample.current.as_ref().and_then(Value::wants).map(|cut| cut.length());
+                self.count_read(None, read.unwrap_or(0));
                 if let (Some(value), Some(buffer)) = (&mut sample.current, reading.buffer) {
-                    self.count_read(None, buffer.len());
                     if value.in_place() {
                         sample.filled = Some(buffer);
                     } else {

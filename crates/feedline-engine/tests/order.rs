@@ -6,7 +6,7 @@ use feedline_core::{Attempt, Entry, Extent, Position, Seed, Store};
 use feedline_engine::{Delivery, Next, Options, Recording, Run, State, Team};
 use feedline_ops::Pipeline;
 use feedline_store::LocalStore;
-use feedline_testkit::{Fixtures, open};
+use feedline_testkit::{Fixtures, SlowStore, open};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -219,6 +219,28 @@ fn recordings_are_checked_before_they_are_replayed() {
     assert!(text(replay(&plan, ready(1, 1))).contains("place 99"));
     std::fs::write(&file, "").unwrap();
     assert!(text(replay(&plan, ready(1, 1))).contains("the file is empty"));
+}
+
+#[test]
+fn a_distant_store_is_asked_for_more_at_once() {
+    let fixtures = Fixtures::new();
+    let plan = "images path=$IMAGES | repeat count=200 | decode | resize size=[4,4] | batch size=8";
+    let plan = open(plan, &fixtures).unwrap();
+    let store: Arc<dyn Store> = Arc::new(SlowStore { delay: Duration::from_millis(10) });
+    let options = Options { threads: 2, epochs: Some(1), ..Options::default() };
+    let begin = |options: Options| {
+        Run::start(Arc::clone(&plan), Arc::clone(&store), Position::default(), options).unwrap()
+    };
+    let mut run = begin(options.clone());
+    while let Next::Batch(_) = run.next().unwrap() {}
+    assert!(run.stats().tuned.reads > 8, "{:?}", run.stats().tuned);
+    // What was given stays.
+    let mut run = begin(Options { reads: 3, ahead: 5, ..options });
+    for _ in 0..20 {
+        run.next().unwrap();
+    }
+    let tuned = run.stats().tuned;
+    assert_eq!((tuned.reads, tuned.ahead), (3, 5));
 }
 
 /// Files whose bytes never come, until somebody lets them.

@@ -6,7 +6,6 @@
 //! ```
 
 use crate::batch::Batch;
-use crate::order::{Skip, Take};
 use crate::registry::{Builtin, Step};
 use feedline_core::{
     Address, Before, Blobs, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy, Result,
@@ -94,10 +93,8 @@ fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<Checked> {
     for (at, (name, id, step)) in steps.enumerate() {
         if let Some(size) = batch.as_ref().map(|batch: &Batch| batch.size as u64) {
             // The first few batches are the samples of the first few batches.
-            let count = calls[at + 1].args.get("count").and_then(serde_json::Value::as_u64);
-            let order: Option<Box<dyn Order>> = match (name, count) {
-                ("take", Some(count)) => Some(Box::new(Take { count: count.saturating_mul(size) })),
-                ("skip", Some(count)) => Some(Box::new(Skip { count: count.saturating_mul(size) })),
+            let order = match &step {
+                Step::Order(order) => order.of_batches(size),
                 _ => None,
             };
             if let Some(order) = order {

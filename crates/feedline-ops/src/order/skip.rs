@@ -41,6 +41,10 @@ impl Order for Skip {
         };
         Ok(Box::new(SkipRun { count: self.count, length }))
     }
+
+    fn of_batches(&self, size: u64) -> Option<Box<dyn Order>> {
+        Some(Box::new(Self { count: self.count.saturating_mul(size) }))
+    }
 }
 
 struct SkipRun {

@@ -32,6 +32,10 @@ impl Order for Take {
     ) -> Result<Box<dyn OrderRun>> {
         Ok(Box::new(TakeRun { length: self.count.min(before.length.places()) }))
     }
+
+    fn of_batches(&self, size: u64) -> Option<Box<dyn Order>> {
+        Some(Box::new(Self { count: self.count.saturating_mul(size) }))
+    }
 }
 
 struct TakeRun {

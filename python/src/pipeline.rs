@@ -37,7 +37,10 @@ pub(crate) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
             "order" => {
                 options.delivery = match value.extract::<String>()?.as_str() {
                     "exact" => Delivery::Exact,
-                    "ready" => Delivery::Ready { max_slip: 0 },
+                    "ready" => match options.delivery {
+                        Delivery::Ready { .. } => options.delivery,
+                        _ => Delivery::Ready { max_slip: 0 },
+                    },
                     other => {
                         let wrong = format!("order={other:?} is neither \"exact\" nor \"ready\"");
                         return Err(PyValueError::new_err(wrong));

@@ -90,6 +90,15 @@ impl Run {
     /// Where the run stands, or stood before the last call of `next`, as JSON. Works after a fork
     /// as well.
     fn state(&self, before: bool) -> PyResult<String> {
+        // Whoever asks for statistics holds it for a moment.
+        for _ in 0..50 {
+            match self.run.try_lock() {
+                Err(TryLockError::WouldBlock) if self.is_here() => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                _ => break,
+            }
+        }
         let run = match self.run.try_lock() {
             Ok(run) => run,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

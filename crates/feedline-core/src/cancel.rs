@@ -41,6 +41,13 @@ impl Cancel {
     #[must_use]
     pub fn wait(&self, time: Duration) -> bool {
         let end = Instant::now().checked_add(time);
+        if time <= LATE.get() {
+            // Too short to be slept.
+            while end.is_some_and(|end| Instant::now() < end) && !self.is_cancelled() {
+                std::thread::yield_now();
+            }
+            return !self.is_cancelled();
+        }
         let mut lock = self.state.lock.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if self.is_cancelled() {

@@ -139,7 +139,7 @@ pub(crate) struct Queue {
     last_taken: Instant,
     /// Whether the consumer waits.
     pub waiting: bool,
-    /// Nanoseconds of work done for this run, smoothed, to be fair between runs.
+    /// Nanoseconds of work done for this run, to be fair between runs.
     pub service: u64,
     pub counters: Counters,
 }
@@ -219,13 +219,13 @@ impl Queue {
         if self.batches_ahead() >= self.ahead.limit.max(1) {
             return false;
         }
-        let start = self.dealer.start().clone();
+        let epoch = self.dealer.start().epoch;
         if let Some(ready) = &mut self.ready {
-            if !ready.has(start.epoch) {
-                ready.begin(&start);
+            if !ready.has(epoch) {
+                ready.begin(self.dealer.start());
             }
             let window = lane.options.window(size).unwrap_or(size);
-            if self.dealer.next_number() >= ready.first_owed(start.epoch) + window {
+            if self.dealer.next_number() >= ready.first_owed(epoch) + window {
                 return false;
             }
         }
@@ -237,7 +237,7 @@ impl Queue {
             }
             Err(error) => {
                 self.dealer.end();
-                Group::broken(start.epoch, error)
+                Group::broken(epoch, error)
             }
         };
         self.open_bytes += group.bytes;
@@ -321,7 +321,7 @@ impl Queue {
         let known = self.open_bytes + self.running_bytes + filling;
         let used = known.max(self.lane.pool.used_bytes());
         let wanted = used.saturating_add(bytes).saturating_add(room);
-        let stuck = || self.running == 0 && self.ready_batches() == 0;
+        let stuck = || self.running == 0 && !self.is_ready();
         match at {
             0 => wanted <= budget.memory || stuck(),
             _ => wanted <= budget.memory - budget.memory / 8,
@@ -345,7 +345,9 @@ impl Queue {
             let by_cost = self.starts.peek().map(|start| (start.0.group - first) as usize);
             match (in_order, by_cost) {
                 (Some(at), other) if other.is_none_or(|other| at <= other) => {
-                    return self.deal_in_order(at);
+                    let chunk = self.deal_in_order(at);
+                    // Where memory is short, the head of the order may be among the others.
+                    return chunk.or_else(|| other.and_then(|other| self.deal_by_cost(other)));
                 }
                 (_, Some(at)) => return self.deal_by_cost(at),
                 _ => {}

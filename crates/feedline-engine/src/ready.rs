@@ -164,7 +164,6 @@ impl Ready {
         };
         let result = result.and_then(|values| odd(&values).map_or(Ok(values), Err));
         let epoch = self.epoch(epoch)?;
-        epoch.placed.mark(number);
         if epoch.batches.back().is_none_or(|batch| batch.claimed == size) {
             match Filling::new(lane) {
                 Ok(batch) => epoch.batches.push_back(batch),
@@ -179,15 +178,18 @@ impl Ready {
         let values = match result {
             Ok(values) => values,
             Err(error) if !counted && error.is_record() => {
+                epoch.placed.mark(number);
                 batch.numbers.push(number);
                 batch.bad.push(error);
                 return None;
             }
+            // It stays owed, so the window runs dry and the error's turn comes.
             Err(error) => {
                 epoch.failed.get_or_insert(error);
                 return None;
             }
         };
+        epoch.placed.mark(number);
         let row = batch.claimed;
         batch.claimed += 1;
         batch.indices.push(index);

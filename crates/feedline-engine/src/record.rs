@@ -64,8 +64,14 @@ impl Recorder {
         let heading = Heading::of(pipeline, options);
         let mut file =
             File::options().create(true).append(true).read(true).open(path).map_err(failed)?;
-        if file.metadata().map_err(failed)?.len() > 0 {
+        let bytes = std::fs::read(path).map_err(failed)?;
+        if !bytes.is_empty() {
             Recording::read(path)?.check(&heading)?;
+            // A line that was cut off by the end of its process is written anew.
+            let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            if whole < bytes.len() {
+                file.set_len(whole as u64).map_err(failed)?;
+            }
         } else {
             write_line(&mut file, &heading).map_err(failed)?;
         }
@@ -123,10 +129,16 @@ impl Recording {
                 continue;
             }
             match serde_json::from_str::<Line>(&text) {
-                // A run that was resumed delivers its last batches again: the later line counts.
+                // A run that was resumed delivers its last batches again: what it wrote counts, and
+                // what was written behind that before does not.
                 Ok(Line { epoch, rank, batch, places }) => {
+                    let mut behind = batches.split_off(&(epoch, rank, batch));
+                    behind.retain(|(e, r, _), _| (*e, *r) != (epoch, rank));
+                    batches.append(&mut behind);
                     batches.insert((epoch, rank, batch), places);
                 }
+                // Ranks that begin one file together may each write its heading.
+                Err(_) if serde_json::from_str::<Heading>(&text).ok() == heading => {}
                 // A last line that was cut off by the end of its process is forgiven.
                 Err(error) => broken = Some(wrong(number + 1, error.to_string())),
             }

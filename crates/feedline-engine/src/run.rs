@@ -42,7 +42,8 @@ pub struct Run {
     /// Bad samples of this epoch so far: as counted, and as delivered.
     skipped: u64,
     skipped_delivered: u64,
-    recorder: Option<Recorder>,
+    /// Writes batches down, and how many came before those that are counted in `delivered`.
+    recorder: Option<(Recorder, u64)>,
     failed: Option<Error>,
     over: bool,
     started: Instant,
@@ -91,9 +92,13 @@ impl Run {
         if let Delivery::Replay(recording) = &options.delivery {
             recording.fits(&pipeline, &options)?;
         }
-        let recorder = options.record.as_deref();
-        let recorder =
-            recorder.map(|path| Recorder::open(path, &pipeline, &options)).transpose()?;
+        let recorder = match &options.record {
+            Some(path) => {
+                let first = batches_before(&pipeline, &position, &options)?;
+                Some((Recorder::open(path, &pipeline, &options)?, first))
+            }
+            None => None,
+        };
         let lane = Arc::new(Lane::new(pipeline, store, options, team.threads()));
         let (batch, most) = (lane.budget.batch_bytes, physical_memory());
         if let Some(bytes) = batch.filter(|bytes| *bytes as u64 > most) {
@@ -155,6 +160,8 @@ impl Run {
                     queue.counters.rows += batch.rows as u64;
                     queue.counters.bytes_delivered += batch.bytes() as u64;
                 }
+                // Memory is free again.
+                self.team.crew.shared.work.notify_one();
             }
             Ok(Some(Next::EpochEnd(_))) => {
                 let mut state = self.team.crew.shared.lock();
@@ -223,6 +230,7 @@ impl Run {
         self.start = Position::epoch(epoch.saturating_add(1));
         self.tracker = Tracker::new(&self.start);
         (self.delivered, self.skipped, self.skipped_delivered) = (0, 0, 0);
+        self.recorder.iter_mut().for_each(|(_, before)| *before = 0);
         Next::EpochEnd(epoch)
     }
 
@@ -240,9 +248,8 @@ impl Run {
             let now = Instant::now();
             if let Some(head) = head {
                 let window = queue.ahead.limit;
-                if queue.waiting {
-                    queue.waiting = false;
-                } else if !head.is_end() {
+                let waited = std::mem::take(&mut queue.waiting);
+                if !waited && !head.is_end() && !state.anyone_waits() {
                     state.active.observe(now, ready, window);
                 }
                 if let Some(queue) = state.queue(self.number)
@@ -280,7 +287,7 @@ impl Run {
         let batch = self.delivered;
         self.delivered += 1;
         match &mut self.recorder {
-            Some(recorder) => recorder.batch(epoch, batch, places()),
+            Some((recorder, before)) => recorder.batch(epoch, batch + *before, places()),
             None => Ok(()),
         }
     }
@@ -323,23 +330,22 @@ impl Run {
         }
         let rows = filling.rows();
         let numbers = std::mem::take(&mut filling.numbers);
-        let pads = pipeline.batch.as_ref().filter(|batch| batch.pad);
         let places = std::mem::take(&mut filling.places);
+        let pads = pipeline.batch.as_ref().filter(|batch| batch.pad);
+        let mut batch = None;
         if !lost {
+            let indices = lane.options.with_index.then(|| filling.indices.clone());
+            let names = pipeline.sample.fields.iter().map(|field| field.name);
+            let mut fields: Vec<_> = names.zip(filling.into_fields(&lane)?).collect();
+            if let Some(recipe) = pads {
+                fields.push((Name::new(batch::Batch::MASK), plain::mask(rows, recipe.size)?));
+            }
+            batch = Some(Batch { fields, rows, indices });
             self.note(epoch, || places)?;
         }
         numbers.into_iter().for_each(|number| self.tracker.mark(number));
         self.skipped_delivered = self.skipped;
-        if lost {
-            return Ok(None);
-        }
-        let indices = lane.options.with_index.then(|| std::mem::take(&mut filling.indices));
-        let names = pipeline.sample.fields.iter().map(|field| field.name);
-        let mut fields: Vec<_> = names.zip(filling.into_fields(&lane)?).collect();
-        if let Some(recipe) = pads {
-            fields.push((Name::new(batch::Batch::MASK), plain::mask(rows, recipe.size)?));
-        }
-        Ok(Some(Batch { fields, rows, indices }))
+        Ok(batch)
     }
 
     /// Sorts the rows of a group into good ones, which wait for their batch, and bad ones, which
@@ -493,6 +499,26 @@ impl Head {
             Self::Group(group) => group.is_end,
             Self::Ready(delivered) => !matches!(delivered, Delivered::Batch(_)),
         }
+    }
+}
+
+/// How many batches the rank delivered in this epoch before a position that does not count them.
+///
+/// # Errors
+///
+/// If that cannot be told, and so what is recorded could not be replayed.
+fn batches_before(pipeline: &Pipeline, position: &Position, options: &Options) -> Result<u64> {
+    let round = options.world.saturating_mul(pipeline.stretch() as u64);
+    let even = position.left_over.is_empty() && position.tail.is_multiple_of(round);
+    match (position.at, position.tail) {
+        _ if position.batches > 0 && even => Ok(0),
+        (None, 0) => Ok(0),
+        (None, tail) if even && pipeline.is_counted() => Ok(tail / round),
+        _ => Err(Error::State(
+            "a recording cannot go on from this state, which was merged or does not count its \
+             batches: leave record out until the next epoch"
+                .into(),
+        )),
     }
 }
 

@@ -31,6 +31,8 @@ pub struct State {
 }
 
 const VERSION: u32 = 1;
+/// Ranks of one run are never so many batches apart.
+const FAR_APART: u64 = 1 << 22;
 
 fn steps(pipeline: &Pipeline) -> Vec<String> {
     let calls = pipeline.plan.calls().iter().enumerate();
@@ -93,6 +95,20 @@ impl State {
                 state.rank, state.world, state.stretch
             )));
         }
+        let Position { left_over, tail, at, batches, taken, .. } = &state.position;
+        let batches_in_all = state.places / state.stretch + state.world;
+        let inside = left_over.last().is_none_or(|span| span.end <= *tail)
+            && *tail <= state.places.saturating_add(state.world.saturating_mul(state.stretch))
+            && at.is_none_or(|(number, row)| {
+                row < state.stretch
+                    && number % state.world == state.rank
+                    && number <= batches_in_all
+            })
+            && *batches <= batches_in_all
+            && taken.len() as u64 <= crate::MOST_OWED;
+        if !inside {
+            return Err(Error::State("it is damaged: its numbers lie outside the epoch".into()));
+        }
         Ok(state)
     }
 
@@ -136,6 +152,12 @@ impl State {
             return Err(Error::State(format!(
                 "it was saved with seed {}, and this loader has seed {}",
                 self.seed.0, seed.0
+            )));
+        }
+        if (here.stretch, here.places, here.counted) != (self.stretch, self.places, self.counted) {
+            return Err(Error::State(format!(
+                "it was saved on {} samples in batches of {}, and here are {} in batches of {}",
+                self.places, self.stretch, here.places, here.stretch
             )));
         }
         if self.is_even() || (self.rank, self.world) == (rank, world) {
@@ -248,6 +270,9 @@ pub fn merge_states(states: &[State]) -> Result<State> {
     let all = first.position.left(first.places).div_ceil(size);
     let end = sorted.iter().map(|state| touched(state)).max().unwrap_or(0).max(old.div_ceil(size));
     let (begin, end) = (sorted.iter().map(|state| stand(state).0).min().unwrap_or(0), end.min(all));
+    if end.saturating_sub(begin) > FAR_APART {
+        return Err(Error::State("the ranks stand too far apart to be of one run".into()));
+    }
     let mut left_over: Vec<Span> = Vec::new();
     let mut leave = |numbers: Span| {
         for span in first.position.spans(numbers) {

@@ -155,6 +155,9 @@ impl Shared {
     /// Adds a run, and says by which number it is called.
     pub(crate) fn add(&self, queue: Queue) -> usize {
         let mut state = self.lock();
+        let mut queue = queue;
+        // It begins on a par with the others, not with a claim to what they were given before.
+        queue.service = state.queues.iter().flatten().map(|q| q.service).min().unwrap_or(0);
         if !queue.lane.options.tune {
             state.active.freeze();
         }
@@ -267,6 +270,11 @@ impl State {
         self.queues.get_mut(number).and_then(Option::as_deref_mut)
     }
 
+    /// Whether any consumer waits.
+    pub(crate) fn anyone_waits(&self) -> bool {
+        self.queues.iter().flatten().any(|queue| queue.waiting)
+    }
+
     /// Counts time in which a worker had nothing to do.
     pub(crate) fn idle(&mut self, nanos: u64) {
         for queue in self.queues.iter_mut().flatten() {
@@ -319,12 +327,13 @@ impl State {
         }
         for (_, _, number) in order {
             let Some(queue) = self.queue(number) else { continue };
-            if let Some(chunk) = next_chunk(queue) {
-                return Some((number, Job::Start(chunk)));
-            }
+            let chunk = next_chunk(queue);
             if queue.waiting && queue.is_ready() {
                 // An end of an epoch, or a group of padding alone, is ready as it is.
                 queue.lane.done.notify_one();
+            }
+            if let Some(chunk) = chunk {
+                return Some((number, Job::Start(chunk)));
             }
         }
         None

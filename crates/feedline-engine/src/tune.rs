@@ -80,7 +80,7 @@ impl Reads {
     }
 }
 
-/// How many threads work. All of them while a consumer waits; one fewer for every second in which
+/// How many threads work. All of them while a consumer waits; one fewer for every half second in which
 /// all consumers found plenty ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Active {
@@ -88,13 +88,17 @@ pub(crate) struct Active {
     all: usize,
     frozen: bool,
     calm_since: Option<Instant>,
+    /// So many were too few or just enough, and until when that is remembered.
+    floor: usize,
+    floor_until: Option<Instant>,
 }
 
 impl Active {
     const CALM: Duration = Duration::from_millis(500);
+    const MEMORY: Duration = Duration::from_secs(30);
 
     pub(crate) fn new(all: usize) -> Self {
-        Self { limit: all, all, frozen: false, calm_since: None }
+        Self { limit: all, all, frozen: false, calm_since: None, floor: 1, floor_until: None }
     }
 
     /// Leaves all threads at work.
@@ -108,17 +112,23 @@ impl Active {
             return;
         }
         if ready == 0 {
-            self.limit = self.all;
+            // One thread more than was too few is not tried again soon.
+            self.floor = (self.limit + 1).min(self.all);
+            (self.floor_until, self.limit) = (Some(now + Self::MEMORY), self.all);
             self.calm_since = None;
-        } else if ready * 4 <= window {
+        } else if ready <= 1.max(window / 4) {
             self.limit = (self.limit + 1).min(self.all);
             self.calm_since = None;
-        } else if ready * 2 > window {
+        } else if ready + 1 >= window || ready * 2 > window && window > 4 {
             let since = *self.calm_since.get_or_insert(now);
-            if now.saturating_duration_since(since) >= Self::CALM && self.limit > 1 {
+            let remembers = self.floor_until.is_some_and(|until| now < until);
+            let least = if remembers { self.floor } else { 1 };
+            if now.saturating_duration_since(since) >= Self::CALM && self.limit > least {
                 self.limit -= 1;
                 self.calm_since = Some(now);
             }
+        } else {
+            self.calm_since = None;
         }
     }
 }
@@ -157,5 +167,11 @@ mod tests {
         assert_eq!(active.limit, 2);
         active.observe(now, 0, 8);
         assert_eq!(active.limit, 4);
+        // Two were too few: for a while it does not go below three.
+        for _ in 0..100 {
+            now += Duration::from_millis(100);
+            active.observe(now, 8, 8);
+        }
+        assert_eq!(active.limit, 3);
     }
 }

@@ -82,8 +82,10 @@ impl Worker {
                 continue;
             };
             state.busy += 1;
-            // Others may find more to do.
-            shared.work.notify_one();
+            if state.busy < state.active.limit {
+                // Others may find more to do.
+                shared.work.notify_one();
+            }
             drop(state);
             let desk = desk(&mut self.desks, number, &lane);
             let start = Instant::now();
@@ -145,6 +147,8 @@ fn report<'a>(
         if let Some(queue) = state.queue(number).filter(|queue| Arc::ptr_eq(&queue.lane, &lane)) {
             queue.copied(&claims);
             wakes |= queue.waiting && queue.is_ready();
+        } else {
+            return state;
         }
     }
     if !parked.is_empty() {

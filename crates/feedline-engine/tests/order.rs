@@ -243,6 +243,72 @@ fn a_distant_store_is_asked_for_more_at_once() {
     assert_eq!((tuned.reads, tuned.ahead), (3, 5));
 }
 
+#[test]
+fn a_bad_sample_is_said_soon_also_where_batches_take_what_is_ready() {
+    let fixtures = Fixtures::new();
+    let plan = "images path=$BAD | repeat count=50 | decode | resize size=[2,2] | batch size=2";
+    let plan = open(plan, &fixtures).unwrap();
+    let mut run = start(&plan, ready(3, 2));
+    let mut batches = 0;
+    let error = loop {
+        match run.next_within(PATIENCE) {
+            Ok(Some(Next::Batch(_))) => batches += 1,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(batches <= 6, "after {batches} batches: {error}");
+    assert!(run.position().taken.len() <= 4096);
+}
+
+#[test]
+fn a_recording_goes_on_where_a_run_was_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = pipeline("range count=60 | shuffle | sleep ms=0.1 | batch size=4");
+    for delivery in [Delivery::Ready { max_slip: 4 }, Delivery::Exact] {
+        let file = folder.path().join(format!("{delivery:?}.jsonl"));
+        let options =
+            || Options { delivery: delivery.clone(), record: Some(file.clone()), ..ready(4, 3) };
+        let mut run = start(&plan, options());
+        let mut wanted: Vec<_> = (0..6).filter_map(|_| indices(&mut run)).collect();
+        let position = run.position();
+        // It went on after it was saved, and was cut off while it wrote.
+        wanted.truncate(6);
+        indices(&mut run);
+        indices(&mut run);
+        drop(run);
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes.truncate(bytes.len() - 5);
+        std::fs::write(&file, bytes).unwrap();
+        let store = Arc::new(LocalStore);
+        let mut run = Run::start(Arc::clone(&plan), store, position, options()).unwrap();
+        wanted.extend(epoch(&mut run));
+        drop(run);
+        let recording = Arc::new(Recording::read(&file).unwrap());
+        let replay = Options { delivery: Delivery::Replay(recording), ..ready(1, 2) };
+        assert_eq!(epoch(&mut start(&plan, replay)), wanted);
+    }
+}
+
+#[test]
+fn damaged_states_are_refused_at_once() {
+    let plan = pipeline("range count=60 | batch size=4");
+    let good = State::new(&plan, Position::default(), Seed(0), 0, 2).to_json();
+    for damage in [
+        "\"at\":[1000000000000000,0],\"tail\":0",
+        "\"at\":[1,0],\"tail\":0",
+        "\"at\":[0,9],\"tail\":0",
+        "\"batches\":18446744073709551615,\"tail\":0",
+        "\"left_over\":[0,1000000000000000000],\"batches\":1,\"tail\":0",
+        "\"tail\":1000000000000000000",
+    ] {
+        let text = good.replace("\"tail\":0", damage);
+        assert_ne!(text, good);
+        let error = State::from_json(&text).unwrap_err().to_string();
+        assert!(error.contains("outside the epoch"), "{damage}: {error}");
+    }
+}
+
 /// Files whose bytes never come, until somebody lets them.
 #[derive(Default)]
 struct Stuck {

@@ -308,18 +308,6 @@ impl Workspace {
         Self { pool, reference, times, timing: false, cancel: Cancel::default(), kept: Vec::new() }
     }
 
-    /// The one value of type `T` kept here, made on first use.
-    pub fn kept<T: Default + Send + 'static>(&mut self) -> &mut T {
-        let at = match self.kept.iter().position(|kept| kept.is::<T>()) {
-            Some(at) => at,
-            None => {
-                self.kept.push(Box::<T>::default());
-                self.kept.len() - 1
-            }
-        };
-        self.kept[at].downcast_mut().expect("found by its type")
-    }
-
     /// Takes the value of type `T` out, to be given back with [`Workspace::keep`].
     pub fn take<T: Default + Send + 'static>(&mut self) -> Box<T> {
         match self.kept.iter().position(|kept| kept.is::<T>()) {

@@ -81,12 +81,14 @@ pub fn explain(pipeline: &Pipeline, options: &Options) -> Explanation {
             how: "computed per place, nothing stored".into(),
         });
     }
-    if pipeline.source.locate(0).is_some() {
+    let records = pipeline.source.length() > 0 && pipeline.source.locate(0).is_some();
+    if records || pipeline.source.stored_bytes().is_some() {
+        let what = if records { "whole files" } else { "what later steps leave of each file" };
         stages.push(Stage {
             stage: "fetch",
             steps: Vec::new(),
             how: format!(
-                "whole files; from memory on the thread that uses them, else by up to {} readers",
+                "{what}; from memory on the thread that uses them, else by up to {} readers",
                 budget.reads
             ),
         });
@@ -104,7 +106,9 @@ pub fn explain(pipeline: &Pipeline, options: &Options) -> Explanation {
             _ => "the last one may be smaller",
         };
         let slots = pipeline.sample.fields.iter().filter(|field| field.bytes().is_some()).count();
-        let how = if slots == pipeline.sample.fields.len() && pipeline.is_counted() {
+        let how = if matches!(options.delivery, Delivery::Ready { .. }) {
+            format!("finished samples are copied to the next free row; {last}; {policy}")
+        } else if slots == pipeline.sample.fields.len() && pipeline.is_counted() {
             format!("rows are written in place, no copy; {last}; {policy}")
         } else {
             format!(

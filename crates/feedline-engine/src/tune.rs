@@ -58,7 +58,7 @@ impl Reads {
             return;
         };
         let elapsed = now.saturating_duration_since(start);
-        // Long enough for every read under way to come round twice.
+        // Too short a span says more about single reads than about all of them.
         if elapsed < Self::SPAN {
             return;
         }
@@ -88,7 +88,7 @@ pub(crate) struct Active {
     all: usize,
     frozen: bool,
     calm_since: Option<Instant>,
-    /// So many were too few or just enough, and until when that is remembered.
+    /// One more than were too few, and until when that is remembered.
     floor: usize,
     floor_until: Option<Instant>,
 }
@@ -112,7 +112,7 @@ impl Active {
             return;
         }
         if ready == 0 {
-            // One thread more than was too few is not tried again soon.
+            // So few were too few: for a while there will be at least one more.
             self.floor = (self.limit + 1).min(self.all);
             (self.floor_until, self.limit) = (Some(now + Self::MEMORY), self.all);
             self.calm_since = None;

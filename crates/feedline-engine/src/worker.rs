@@ -298,6 +298,7 @@ impl Desk {
                 outcome.features = features;
             }
             Err(stage) => {
+                self.tally.reads_waited += 1;
                 chunk.features = features;
                 let (result, times, nanos) = (Ok(()), all, spent);
                 outcome.parked.push(Parked { chunk, address, stage, result, times, nanos, held });

@@ -1,5 +1,5 @@
-//! How long the work on volumes takes; run by hand:
-//! `cargo test --release -p feedline-ops --test volume_speed -- --ignored --nocapture`.
+//! How long the work on volumes takes on one core, piece by piece. Needs 150 MB of disk:
+//! `cargo run --release -p feedline-limit --bin volumes`.
 
 use feedline_core::{
     Address, Context, EpochSeed, Pool, SampleSeed, Seed, StepId, Store, Workspace,
@@ -40,6 +40,11 @@ fn mask() -> Vec<u8> {
     out
 }
 
+fn main() {
+    volumes_take();
+    preparing_takes();
+}
+
 fn time(what: &str, rounds: usize, mut work: impl FnMut(usize)) {
     work(0);
     let mut times: Vec<f64> = (1..=rounds)
@@ -53,8 +58,6 @@ fn time(what: &str, rounds: usize, mut work: impl FnMut(usize)) {
     println!("{what}: median {:.2} ms, least {:.2} ms", times[times.len() / 2], times[0]);
 }
 
-#[test]
-#[ignore = "measures, and needs 150 MB of disk"]
 fn volumes_take() {
     let mask = mask();
     let shape = [1, SHAPE[0], SHAPE[1], SHAPE[2]];
@@ -110,8 +113,6 @@ fn volumes_take() {
     }
 }
 
-#[test]
-#[ignore = "measures, and needs 150 MB of disk"]
 fn preparing_takes() {
     let fixtures = Fixtures::new();
     let shape = [512, 512, 100];

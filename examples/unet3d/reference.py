@@ -8,10 +8,12 @@ connected regions of the whole mask, every time anew.
 """
 
 import random
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from scipy import ndimage
-from volumes import CLIP, DEVIATION, LEAST, MEAN, TARGET
+from volumes import CLIP, DEVIATION, LEAST, MEAN, TARGET, read_nifti
 
 PATCH = 128
 FOREGROUND = 0.4  # chance of a crop around a region of the mask
@@ -99,3 +101,44 @@ def augment(image: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarra
     if random.random() < 0.1:
         image += np.random.normal(0, random.uniform(0, 0.1), image.shape).astype(np.float32)
     return image, label
+
+
+# ------------------------------------------------------------------------------------------ loading
+
+
+class Scans:
+    """All steps on the raw scans of a folder, as a data set for torch's DataLoader."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = sorted(folder.glob("*/imaging.nii.gz"))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple:
+        import torch
+
+        image, spacing = read_nifti(self.files[index])
+        label, _ = read_nifti(self.files[index].with_name("segmentation.nii.gz"))
+        image, label = image.astype("float32", order="C")[None], label.astype("uint8", order="C")[None]
+        image, label = augment(*preprocess(image, label, spacing))
+        return torch.from_numpy(image), torch.from_numpy(label)
+
+
+def sources(folder: Path, accelerators: int, workers: int, batch: int, steps: int) -> list[Iterator]:
+    """Batches for each accelerator. The workers are dealt out to them."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    torch.set_num_threads(1)
+    scans, rng = Scans(folder), np.random.default_rng(0)
+    needed = accelerators * batch * steps
+    order = np.concatenate([rng.permutation(len(scans)) for _ in range(-(-needed // len(scans)))])
+    share, rest = divmod(workers, accelerators)
+    found = []
+    for rank in range(accelerators):
+        mine = order[rank::accelerators][: batch * steps].tolist()
+        # Never none: with fewer workers than accelerators, the DataLoaders have more in total.
+        own = max(1, share + (rank < rest))
+        found.append(iter(DataLoader(scans, batch, sampler=mine, num_workers=own)))
+    return found

@@ -1,4 +1,5 @@
-"""Draws who waited when: one lane an accelerator, dark while it computes, bright while it waits for data.
+"""Runs simulated accelerators and draws who waited when: one lane for each, dark while it computes, bright
+while it waits for data.
 
 As text for a terminal, as a page (`html`, one SVG and nothing else), and as a picture (`png`, made with
 zlib and struct alone). All three show the same lanes on the same clock.
@@ -6,7 +7,10 @@ zlib and struct alone). All three show the same lanes on the same clock.
 
 import math
 import struct
+import time
 import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
 from statistics import median
@@ -46,6 +50,31 @@ class Run:
 def waited(lane: list[Step]) -> float:
     """The share of an accelerator's time that it waited. The first batch is not held against anyone."""
     return sum(step.got - step.asked for step in lane[1:]) / (lane[-1].done - lane[0].got)
+
+
+# ------------------------------------------------------------------------------------------- running
+
+
+def train(name: str, sources: Sequence[Iterator], steps: int, step_ms: float) -> Run:
+    """All accelerators at once, each with batches of its own."""
+    start = time.perf_counter()
+    with ThreadPoolExecutor(len(sources)) as pool:
+        return Run(name, list(pool.map(lambda source: accelerate(source, start, steps, step_ms), sources)))
+
+
+def accelerate(batches: Iterator, start: float, steps: int, step_ms: float) -> list[Step]:
+    """One accelerator: asks for a batch, sleeps as long as a step takes, and writes down when."""
+    lane = []
+    for _ in range(steps):
+        asked = time.perf_counter() - start
+        next(batches)
+        got = time.perf_counter() - start
+        time.sleep(step_ms / 1000)
+        lane.append(Step(asked, got, time.perf_counter() - start))
+    return lane
+
+
+# -------------------------------------------------------------------------------------------- drawing
 
 
 def longest(runs: list[Run]) -> float:

@@ -11,9 +11,7 @@ with the random steps, in one pipeline: nothing is written, and nothing has to b
 import argparse
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,28 +42,6 @@ def pipeline(folder: Path) -> fl.Dataset:
     )
 
 
-def accelerate(batches: Iterator, start: float, steps: int, seconds: float) -> list[timeline.Step]:
-    """One accelerator: asks for a batch, sleeps as long as a step takes, and writes down when."""
-    lane = []
-    for _ in range(steps):
-        asked = time.perf_counter() - start
-        next(batches)
-        got = time.perf_counter() - start
-        time.sleep(seconds)
-        lane.append(timeline.Step(asked, got, time.perf_counter() - start))
-    return lane
-
-
-def train(name: str, sources: Sequence[Iterator], options: argparse.Namespace) -> timeline.Run:
-    """All accelerators at once, each with batches of its own."""
-    start = time.perf_counter()
-    with ThreadPoolExecutor(len(sources)) as pool:
-        lanes = pool.map(
-            lambda source: accelerate(source, start, options.steps, options.step_ms / 1000), sources
-        )
-        return timeline.Run(name, list(lanes))
-
-
 # ------------------------------------------------------------------------------------- ways of loading
 
 
@@ -74,7 +50,8 @@ def with_feedline(order: str) -> Callable[[argparse.Namespace], timeline.Run]:
         dataset = pipeline(options.data).repeat().batch(options.batch)
         loaders = dataset.loaders(options.accelerators, threads=options.threads, order=order)
         try:
-            return train(f"Feedline, {order} order", [iter(loader) for loader in loaders], options)
+            sources = [iter(loader) for loader in loaders]
+            return timeline.train(f"Feedline, {order} order", sources, options.steps, options.step_ms)
         finally:
             for loader in loaders:
                 loader.close()
@@ -84,35 +61,12 @@ def with_feedline(order: str) -> Callable[[argparse.Namespace], timeline.Run]:
 
 def with_torch(options: argparse.Namespace) -> timeline.Run:
     """The same steps in numpy and scipy, in worker processes that are dealt out to the accelerators."""
-    import torch
-    from reference import augment, preprocess
-    from torch.utils.data import DataLoader, Dataset, RandomSampler
+    import reference
 
-    torch.set_num_threads(1)
-
-    class Scans(Dataset):
-        def __init__(self) -> None:
-            self.files = sorted(options.data.glob("*/imaging.nii.gz"))
-
-        def __len__(self) -> int:
-            return len(self.files)
-
-        def __getitem__(self, index: int) -> tuple:
-            image, spacing = volumes.read_nifti(self.files[index])
-            label, _ = volumes.read_nifti(self.files[index].with_name("segmentation.nii.gz"))
-            image, label = image.astype("float32", order="C")[None], label.astype("uint8", order="C")[None]
-            image, label = augment(*preprocess(image, label, spacing))
-            return torch.from_numpy(image), torch.from_numpy(label)
-
-    share, rest = divmod(options.threads, options.accelerators)
-    scans = Scans()
-    sources = []
-    for rank in range(options.accelerators):
-        # Never none: with fewer workers than accelerators, the DataLoaders have more in total.
-        workers = max(1, share + (rank < rest))
-        sampler = RandomSampler(scans, replacement=True, num_samples=options.steps * options.batch)
-        sources.append(iter(DataLoader(scans, options.batch, sampler=sampler, num_workers=workers)))
-    return train("torch DataLoader", sources, options)
+    sources = reference.sources(
+        options.data, options.accelerators, options.threads, options.batch, options.steps
+    )
+    return timeline.train("torch DataLoader", sources, options.steps, options.step_ms)
 
 
 # -------------------------------------------------------------------------------------------- the data

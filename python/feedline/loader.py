@@ -169,7 +169,11 @@ class Loader:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes `epoch` the next to be delivered; its place is kept if it is the current one."""
+        """Makes `epoch` the next to be delivered.
+
+        If it is the one that comes next anyway, a loaded state keeps its place in it; a loop that
+        is under way or was left early is over, and the epoch begins anew.
+        """
         if epoch < 0:
             raise ValueError(f"epoch {epoch}; epochs count from 0")
         if epoch == self._epoch and not self._within:

@@ -5,7 +5,7 @@ use crate::pipeline::{Pipeline, options};
 use crate::team::Team;
 use crate::tensor::export_batch;
 use feedline_core::{Position, Seed};
-use feedline_engine::{Next, Run as Running, State};
+use feedline_engine::{Next, Run as Running, State, Watch};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -21,6 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 #[pyclass(frozen, module = "feedline._core")]
 pub(crate) struct Run {
     run: ManuallyDrop<Mutex<Running>>,
+    watch: Watch,
     opened: Arc<feedline_ops::Pipeline>,
     /// Where the run stood before the last call of `next`.
     before: Mutex<Position>,
@@ -58,7 +59,8 @@ impl Run {
         };
         let run = run.map_err(raise)?;
         let process = std::process::id();
-        Ok(Self { run: ManuallyDrop::new(Mutex::new(run)), opened, before, process })
+        let watch = run.watch();
+        Ok(Self { run: ManuallyDrop::new(Mutex::new(run)), watch, opened, before, process })
     }
 
     /// Whether this process started the run.
@@ -90,15 +92,6 @@ impl Run {
     /// Where the run stands, or stood before the last call of `next`, as JSON. Works after a fork
     /// as well.
     fn state(&self, before: bool) -> PyResult<String> {
-        // Whoever asks for statistics holds it for a moment.
-        for _ in 0..50 {
-            match self.run.try_lock() {
-                Err(TryLockError::WouldBlock) if self.is_here() => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                _ => break,
-            }
-        }
         let run = match self.run.try_lock() {
             Ok(run) => run,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -124,10 +117,7 @@ impl Run {
 
     /// What the run did so far, as JSON.
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
-        let stats = py.detach(|| {
-            let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
-            serde_json::to_string(&run.stats())
-        });
+        let stats = py.detach(|| serde_json::to_string(&self.watch.stats()));
         stats.map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 }
@@ -135,8 +125,10 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if self.is_here() {
-            // SAFETY: dropped once, here; its threads are ours to end.
-            unsafe { ManuallyDrop::drop(&mut self.run) };
+            // SAFETY: taken out once, here.
+            let run = unsafe { ManuallyDrop::take(&mut self.run) };
+            // Ending its threads may take a moment, in which other threads of Python get on.
+            Python::attach(|py| py.detach(|| drop(run)));
         }
         // After a fork its threads are gone and its locks may be held for ever: leave it be.
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,25 @@ def test_archives_read_back(tmp_path: Path, save):
         np.testing.assert_array_equal(sample["y"], y)
     rows = list(fl.npy(tmp_path, {"x": "*.npz"}, rows=True))
     np.testing.assert_array_equal(np.stack([row["x"] for row in rows]), np.concatenate([x for x, _ in saved]))
+
+
+def test_archives_in_the_form_for_large_ones_read_back(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 10)
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 0)
+    wanted = make("float32", (3, 4, 5))
+    np.savez(tmp_path / "a.npz", data=wanted)
+    assert b"PK\x06\x06" in (tmp_path / "a.npz").read_bytes()
+    np.testing.assert_array_equal(next(iter(fl.npy(tmp_path).loader()))["data"], wanted)
+
+
+def test_one_damaged_file_can_be_left_out(tmp_path: Path):
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", np.full((2, 2), number))
+    (tmp_path / "1.npy").write_bytes(b"\x93NUMPY\x01\x00\xff")
+    with pytest.raises(fl.SourceError, match="1.npy"):
+        fl.npy(tmp_path).loader()
+    left = [sample["data"][0, 0] for sample in fl.npy(tmp_path).on_error("skip").loader()]
+    assert left == [0, 2]
 
 
 def test_objects_are_never_unpickled(tmp_path: Path):

@@ -1,8 +1,8 @@
 //! What a step is: sources, steps that order, steps that turn one sample into another.
 
 use crate::{
-    Cancel, Draws, EpochSeed, Extent, Length, Name, Permutation, Pool, Result, Sample, SampleSeed,
-    Spec, StepId, Store, Tensor,
+    Cancel, Draws, EpochSeed, Error, Extent, Length, Name, Permutation, Pool, Result, Sample,
+    SampleSeed, Spec, StepId, Store, Tensor,
 };
 use std::any::Any;
 use std::collections::HashMap;
@@ -64,6 +64,12 @@ pub trait Source: Send + Sync {
     /// A name of sample `index` that stays when samples are added before it; `None` if its index
     /// is all there is.
     fn key(&self, _index: u64) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Something that opening has found to be bad already, as an error of the whole source. Where
+    /// bad samples are left out it is one of them.
+    fn known_bad(&self) -> Option<Error> {
         None
     }
 

@@ -61,13 +61,13 @@ impl Dealer {
         }
         if let Delivery::Replay(recording) = &options.delivery {
             let (epoch, batch) = (self.start.epoch, self.stretch);
-            let Some(places) = recording.batch(epoch, options.rank, batch) else {
+            let Some(made_of) = recording.batch(epoch, options.rank, batch) else {
                 return self.end_of_recording(recording.length(epoch, options.rank), options);
             };
             self.stretch += 1;
-            let numbers = places.iter().map(|place| self.row_of(*place, pipeline, options));
-            let numbers = numbers.collect::<Result<_>>()?;
-            return Ok(Some(Dealt::Rows { epoch, places: places.to_vec(), numbers }));
+            let row = |place: &u64| row_of(&self.start, *place, pipeline, options);
+            let numbers = made_of.places.iter().map(row).collect::<Result<_>>()?;
+            return Ok(Some(Dealt::Rows { epoch, places: made_of.places.clone(), numbers }));
         }
         let (size, length) = (pipeline.stretch() as u64, pipeline.length().places());
         let end = end_stretch(pipeline, &self.start, options.world);
@@ -128,20 +128,25 @@ impl Dealer {
         }
         Ok(Some(self.next_epoch(options)))
     }
+}
 
-    /// The number, among the rank's rows, of the row at a recorded place.
-    fn row_of(&self, place: u64, pipeline: &Pipeline, options: &Options) -> Result<u64> {
-        let (size, world) = (pipeline.stretch() as u64, options.world);
-        let (stretch, row) = self.start.at.unwrap_or((options.rank, 0));
-        let number = self.start.number(place).filter(|_| place < pipeline.length().places());
-        let number = number.and_then(|number| {
-            let ahead = (number / size).checked_sub(stretch).filter(|a| a.is_multiple_of(world))?;
-            (ahead / world * size + number % size).checked_sub(row)
-        });
-        number.ok_or_else(|| {
-            Error::State(format!("place {place} of the recording is not one of this rank's"))
-        })
-    }
+/// The number, among the rows of a rank that began at `start`, of the row at a recorded place.
+pub(crate) fn row_of(
+    start: &Position,
+    place: u64,
+    pipeline: &Pipeline,
+    options: &Options,
+) -> Result<u64> {
+    let (size, world) = (pipeline.stretch() as u64, options.world);
+    let (stretch, row) = start.at.unwrap_or((options.rank, 0));
+    let number = start.number(place).filter(|_| place < pipeline.length().places());
+    let number = number.and_then(|number| {
+        let ahead = (number / size).checked_sub(stretch).filter(|a| a.is_multiple_of(world))?;
+        (ahead / world * size + number % size).checked_sub(row)
+    });
+    number.ok_or_else(|| {
+        Error::State(format!("place {place} of the recording is not one of this rank's"))
+    })
 }
 
 /// Whether rows flow together into batches, so that each of them has to be accounted for; otherwise

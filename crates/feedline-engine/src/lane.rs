@@ -17,8 +17,7 @@ use crate::tune::{Ahead, Reads};
 use crate::{Delivery, Options};
 use feedline_core::{Cancel, Cursor, EpochSeed, Pool, Position, Store};
 use feedline_ops::Pipeline;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar};
 use std::time::Instant;
@@ -77,33 +76,43 @@ impl Lane {
     }
 }
 
-/// A row that can be started: the one with the least key first, which is the number of the batch
-/// before which it should be, in 256ths.
-#[derive(Debug)]
-struct Start {
-    key: i64,
-    group: u64,
-    row: usize,
-    features: Features,
+/// Rows that can be started one by one. Each has a key, the number of the batch before which it
+/// should be started, in 256ths: the least comes first.
+#[derive(Debug, Default)]
+struct Starts {
+    by_key: BTreeMap<(i64, u64, usize), Features>,
+    by_row: BTreeMap<(u64, usize), i64>,
 }
 
-impl PartialEq for Start {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
+impl Starts {
+    fn push(&mut self, key: i64, group: u64, row: usize, features: Features) {
+        self.by_key.insert((key, group, row), features);
+        self.by_row.insert((group, row), key);
     }
-}
 
-impl Eq for Start {}
-
-impl PartialOrd for Start {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
+    /// Group and row that should be started first, and the bytes it is guessed to need.
+    fn first(&self) -> Option<(u64, usize, usize)> {
+        let ((_, group, row), features) = self.by_key.first_key_value()?;
+        Some((*group, *row, features.bytes))
     }
-}
 
-impl Ord for Start {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.key, self.group, self.row).cmp(&(other.key, other.group, other.row))
+    /// The same of the first row in the order of delivery.
+    fn head(&self) -> Option<(u64, usize, usize)> {
+        let ((group, row), key) = self.by_row.first_key_value()?;
+        let features = self.by_key.get(&(*key, *group, *row))?;
+        Some((*group, *row, features.bytes))
+    }
+
+    fn take(&mut self, group: u64, row: usize) -> Option<Features> {
+        let key = self.by_row.remove(&(group, row))?;
+        self.by_key.remove(&(key, group, row))
+    }
+
+    /// Forgets the rows of a group.
+    fn forget(&mut self, group: u64) {
+        let rows: Vec<_> = self.by_row.range((group, 0)..=(group, usize::MAX)).collect();
+        let rows: Vec<usize> = rows.into_iter().map(|((_, row), _)| *row).collect();
+        rows.into_iter().for_each(|row| drop(self.take(group, row)));
     }
 }
 
@@ -117,8 +126,10 @@ pub(crate) struct Queue {
     /// Which open group is dealt from the front, and how many of the first are ready.
     dealing: usize,
     ready_first: usize,
+    /// All rows of the open groups before this one may be started.
+    releasing: usize,
     /// Rows that are started in the order of their guessed costs.
-    starts: BinaryHeap<Reverse<Start>>,
+    starts: Starts,
     cursor: Cursor,
     /// Batches being filled, where they take what is ready.
     pub ready: Option<Ready>,
@@ -137,6 +148,8 @@ pub(crate) struct Queue {
     /// Nanoseconds between two batches that the consumer took, smoothed, and when it last did.
     interval: u64,
     last_taken: Instant,
+    /// When the run began.
+    pub born: Instant,
     /// Whether the consumer waits.
     pub waiting: bool,
     /// Nanoseconds of work done for this run, to be fair between runs.
@@ -159,7 +172,8 @@ impl Queue {
             first: 0,
             dealing: 0,
             ready_first: 0,
-            starts: BinaryHeap::new(),
+            releasing: 0,
+            starts: Starts::default(),
             cursor,
             ready,
             to_read: VecDeque::new(),
@@ -173,6 +187,7 @@ impl Queue {
             reads,
             interval: 0,
             last_taken: Instant::now(),
+            born: Instant::now(),
             waiting: false,
             service: 0,
             counters: Counters::default(),
@@ -190,7 +205,7 @@ impl Queue {
     /// Batches that could be delivered now.
     pub(crate) fn ready_batches(&self) -> usize {
         match &self.ready {
-            Some(ready) => ready.ready(self.lane.pipeline.stretch()),
+            Some(ready) => ready.full,
             None => self.ready_first,
         }
     }
@@ -300,7 +315,7 @@ impl Queue {
         // many batches earlier.
         let longer = features.cost as i64 - self.predictor.usual() as i64;
         let key = group as i64 * 256 - longer * 256 / self.batch_nanos().max(1) as i64;
-        self.starts.push(Reverse(Start { key, group, row, features }));
+        self.starts.push(key, group, row, features);
     }
 
     /// Nanoseconds from one batch to the next: as the consumer takes them, or as they can be made.
@@ -317,7 +332,7 @@ impl Queue {
         let budget = &self.lane.budget;
         let unallocated = self.open.get(at).is_some_and(|group| !group.is_allocated());
         let room = if unallocated { budget.batch_bytes.unwrap_or(0) } else { 0 };
-        let filling = self.ready.as_ref().map_or(0, Ready::bytes);
+        let filling = self.ready.as_ref().map_or(0, |ready| ready.bytes);
         let known = self.open_bytes + self.running_bytes + filling;
         let used = known.max(self.lane.pool.used_bytes());
         let wanted = used.saturating_add(bytes).saturating_add(room);
@@ -342,7 +357,7 @@ impl Queue {
             }
             let in_order = self.open.get(self.dealing).filter(|group| group.dealt < group.released);
             let in_order = in_order.map(|_| self.dealing);
-            let by_cost = self.starts.peek().map(|start| (start.0.group - first) as usize);
+            let by_cost = self.starts.first().map(|(group, ..)| (group - first) as usize);
             match (in_order, by_cost) {
                 (Some(at), other) if other.is_none_or(|other| at <= other) => {
                     let chunk = self.deal_in_order(at);
@@ -377,32 +392,22 @@ impl Queue {
     }
 
     fn deal_by_cost(&mut self, at: usize) -> Option<Chunk> {
-        let bytes = self.starts.peek()?.0.features.bytes;
-        let start = if self.admits(at, bytes) {
-            self.starts.pop()?.0
-        } else {
+        let (mut group, mut row, bytes) = self.starts.first()?;
+        if !self.admits(at, bytes) {
             // Memory is short: the head of the order comes first.
-            let head = self.starts.iter().filter(|start| start.0.group == self.first);
-            let (row, bytes) = head.map(|s| (s.0.row, s.0.features.bytes)).min()?;
-            if !self.admits(0, bytes) {
+            let (first, first_row, bytes) = self.starts.head()?;
+            if first != self.first || !self.admits(0, bytes) {
                 return None;
             }
-            let mut found = None;
-            for Reverse(start) in std::mem::take(&mut self.starts).into_vec() {
-                if (start.group, start.row) == (self.first, row) {
-                    found = Some(start);
-                } else {
-                    self.starts.push(Reverse(start));
-                }
-            }
-            found?
-        };
-        let at = (start.group - self.first) as usize;
+            (group, row) = (first, first_row);
+        }
+        let features = self.starts.take(group, row)?;
+        let at = (group - self.first) as usize;
         self.allocate(at);
-        let mut chunk = self.open.get_mut(at)?.deal_row(start.group, start.row)?;
+        let mut chunk = self.open.get_mut(at)?.deal_row(group, row)?;
         self.running += 1;
-        self.running_bytes += start.features.bytes;
-        chunk.features = Some(start.features);
+        self.running_bytes += features.bytes;
+        chunk.features = Some(features);
         Some(chunk)
     }
 
@@ -418,7 +423,7 @@ impl Queue {
             Err(error) => {
                 *group = Group::broken(group.epoch, error);
                 let number = self.first + at as u64;
-                self.starts.retain(|start| start.0.group != number);
+                self.starts.forget(number);
                 self.count_ready();
             }
         }
@@ -466,9 +471,14 @@ impl Queue {
     /// Notes that rows were copied to where they belong.
     pub(crate) fn copied(&mut self, claims: &[Claim]) {
         if let Some(ready) = &mut self.ready {
-            claims.iter().for_each(|claim| ready.copied(claim));
+            let size = self.lane.pipeline.stretch();
+            claims.iter().for_each(|claim| ready.copied(claim, size));
         }
-        (0..self.open.len()).for_each(|at| self.release(at));
+        // Only the last group of each epoch can be cut by the window.
+        while self.open.get(self.releasing).is_some_and(|group| group.released == group.rows()) {
+            self.releasing += 1;
+        }
+        (self.releasing..self.open.len()).for_each(|at| self.release(at));
     }
 
     /// Where batches take what is ready: groups whose rows all have a batch are gone.
@@ -479,6 +489,7 @@ impl Queue {
             let Some(mut group) = self.open.pop_front() else { break };
             self.first += 1;
             self.dealing = self.dealing.saturating_sub(1);
+            self.releasing = self.releasing.saturating_sub(1);
             if group.is_end {
                 ready.end(group.epoch, &lane);
             } else if group.rows() == 0 && group.bad.is_empty() {
@@ -493,7 +504,8 @@ impl Queue {
     pub(crate) fn wants_more(&self) -> bool {
         let full = self.batches_ahead() >= self.ahead.limit.max(1);
         let reads = self.to_read.len() + self.reading < self.most_parked();
-        full && reads && !self.dealer.is_over() && !self.is_ready() && self.starts.is_empty()
+        let none = self.starts.first().is_none();
+        full && reads && none && !self.dealer.is_over() && !self.is_ready()
     }
 
     /// Whether the consumer finds something.
@@ -559,7 +571,7 @@ impl Queue {
     /// Forgets everything that was not started.
     pub(crate) fn clear(&mut self) {
         self.dealer.end();
-        self.starts.clear();
+        self.starts = Starts::default();
         let parked = self.to_read.len() + self.have_read.len();
         self.running -= parked;
         self.to_read.clear();

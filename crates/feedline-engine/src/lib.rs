@@ -34,6 +34,6 @@ pub use counters::{Stats, StepStats, Tuned};
 pub use deal::{Steps, steps_left};
 pub use explain::{Explanation, explain};
 pub use record::Recording;
-pub use run::{Next, Run};
+pub use run::{Next, Run, Watch};
 pub use state::{State, merge_states};
 pub use team::Team;

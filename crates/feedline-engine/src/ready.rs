@@ -19,13 +19,13 @@ pub(crate) struct Filling {
     columns: Vec<Column>,
     claimed: usize,
     copied: usize,
-    pub bytes: usize,
+    bytes: usize,
     pub indices: Vec<u64>,
     pub places: Vec<u64>,
     /// Numbers of all rows it accounts for, bad ones included.
     pub numbers: Vec<u64>,
-    /// Why rows it accounts for are bad.
-    pub bad: Vec<Error>,
+    /// Places of rows it accounts for and why they are bad.
+    pub bad: Vec<(u64, Error)>,
 }
 
 impl Filling {
@@ -106,6 +106,9 @@ pub(crate) enum Delivered {
 #[derive(Default)]
 pub(crate) struct Ready {
     epochs: VecDeque<Epoch>,
+    /// Batches that are full, and bytes of all batches.
+    pub full: usize,
+    pub bytes: usize,
 }
 
 impl Ready {
@@ -163,10 +166,14 @@ impl Ready {
                 })
         };
         let result = result.and_then(|values| odd(&values).map_or(Ok(values), Err));
-        let epoch = self.epoch(epoch)?;
+        let Self { epochs, bytes, .. } = self;
+        let epoch = epochs.iter_mut().find(|known| known.epoch == epoch)?;
         if epoch.batches.back().is_none_or(|batch| batch.claimed == size) {
             match Filling::new(lane) {
-                Ok(batch) => epoch.batches.push_back(batch),
+                Ok(batch) => {
+                    *bytes += batch.bytes;
+                    epoch.batches.push_back(batch);
+                }
                 Err(error) => {
                     epoch.failed.get_or_insert(error);
                     return None;
@@ -180,7 +187,7 @@ impl Ready {
             Err(error) if !counted && error.is_record() => {
                 epoch.placed.mark(number);
                 batch.numbers.push(number);
-                batch.bad.push(error);
+                batch.bad.push((place, error));
                 return None;
             }
             // It stays owed, so the window runs dry and the error's turn comes.
@@ -201,6 +208,7 @@ impl Ready {
                 Column::Slots(slots) => copies.push((slots.next_rows(1), tensor)),
                 Column::Rows(rows) => {
                     batch.bytes += tensor.data().len();
+                    *bytes += tensor.data().len();
                     rows[row] = Some(tensor);
                 }
             }
@@ -208,13 +216,13 @@ impl Ready {
         Some(Claim { epoch: epoch.epoch, batch: at, copies })
     }
 
-    /// Notes that a row was copied to its place.
-    pub(crate) fn copied(&mut self, claim: &Claim) {
-        if let Some(epoch) = self.epoch(claim.epoch) {
-            let at = claim.batch.checked_sub(epoch.first);
-            if let Some(batch) = at.and_then(|at| epoch.batches.get_mut(at as usize)) {
-                batch.copied += 1;
-            }
+    /// Notes that a row was copied to its place in a batch of `size`.
+    pub(crate) fn copied(&mut self, claim: &Claim, size: usize) {
+        let Some(epoch) = self.epoch(claim.epoch) else { return };
+        let at = claim.batch.checked_sub(epoch.first);
+        if let Some(batch) = at.and_then(|at| epoch.batches.get_mut(at as usize)) {
+            batch.copied += 1;
+            self.full += usize::from(batch.copied == size);
         }
     }
 
@@ -236,29 +244,21 @@ impl Ready {
 
     /// Every row of the epoch has a batch now.
     pub(crate) fn end(&mut self, epoch: u64, lane: &Lane) {
-        let Some(epoch) = self.epoch(epoch) else { return };
+        let Self { epochs, bytes, .. } = self;
+        let Some(epoch) = epochs.iter_mut().find(|known| known.epoch == epoch) else { return };
         epoch.ended = true;
         for _ in 0..epoch.padding {
             match Filling::new(lane) {
-                Ok(batch) => epoch.batches.push_back(batch),
+                Ok(batch) => {
+                    *bytes += batch.bytes;
+                    epoch.batches.push_back(batch);
+                }
                 Err(error) => {
                     epoch.failed.get_or_insert(error);
                     return;
                 }
             }
         }
-    }
-
-    /// Batches that can be delivered at once.
-    pub(crate) fn ready(&self, size: usize) -> usize {
-        let complete = |batch: &&Filling| batch.claimed == size && batch.copied == size;
-        self.epochs.iter().map(|epoch| epoch.batches.iter().take_while(complete).count()).sum()
-    }
-
-    /// Bytes of all batches.
-    pub(crate) fn bytes(&self) -> usize {
-        let bytes = |epoch: &Epoch| epoch.batches.iter().map(|batch| batch.bytes).sum::<usize>();
-        self.epochs.iter().map(bytes).sum()
     }
 
     /// Whether there is something to deliver.
@@ -285,6 +285,8 @@ impl Ready {
             if (full || last) && whole {
                 let batch = front.batches.pop_front()?;
                 front.first += 1;
+                self.full -= usize::from(full);
+                self.bytes -= batch.bytes;
                 let dropped = !full && recipe.is_some_and(|recipe| recipe.drop_last);
                 let pads = recipe.is_some_and(|recipe| recipe.pad) && lane.pipeline.is_counted();
                 let empty = batch.claimed == 0 && !pads;

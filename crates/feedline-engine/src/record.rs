@@ -43,6 +43,18 @@ struct Line {
     rank: u64,
     batch: u64,
     places: Vec<u64>,
+    /// Places of bad samples that were left out since the batch before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    skipped: Vec<u64>,
+}
+
+/// What a batch was made of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct MadeOf {
+    /// Its places in the epoch, in the order of its rows.
+    pub places: Vec<u64>,
+    /// Places of bad samples that were left out since the batch before.
+    pub skipped: Vec<u64>,
 }
 
 /// Writes batches down as they are delivered.
@@ -78,8 +90,9 @@ impl Recorder {
         Ok(Self { file, path: path.to_owned(), rank: options.rank })
     }
 
-    pub(crate) fn batch(&mut self, epoch: u64, batch: u64, places: Vec<u64>) -> Result<()> {
-        let line = Line { epoch, rank: self.rank, batch, places };
+    pub(crate) fn batch(&mut self, epoch: u64, batch: u64, made_of: MadeOf) -> Result<()> {
+        let MadeOf { places, skipped } = made_of;
+        let line = Line { epoch, rank: self.rank, batch, places, skipped };
         write_line(&mut self.file, &line).map_err(|error| {
             Error::unavailable(format!("record file {}", self.path.display()), error)
         })
@@ -98,7 +111,7 @@ fn write_line(file: &mut File, line: &impl Serialize) -> std::io::Result<()> {
 pub struct Recording {
     path: PathBuf,
     heading: Heading,
-    batches: BTreeMap<(u64, u64, u64), Vec<u64>>,
+    batches: BTreeMap<(u64, u64, u64), MadeOf>,
 }
 
 impl Recording {
@@ -131,11 +144,11 @@ impl Recording {
             match serde_json::from_str::<Line>(&text) {
                 // A run that was resumed delivers its last batches again: what it wrote counts, and
                 // what was written behind that before does not.
-                Ok(Line { epoch, rank, batch, places }) => {
+                Ok(Line { epoch, rank, batch, places, skipped }) => {
                     let mut behind = batches.split_off(&(epoch, rank, batch));
                     behind.retain(|(e, r, _), _| (*e, *r) != (epoch, rank));
                     batches.append(&mut behind);
-                    batches.insert((epoch, rank, batch), places);
+                    batches.insert((epoch, rank, batch), MadeOf { places, skipped });
                 }
                 // Ranks that begin one file together may each write its heading.
                 Err(_) if serde_json::from_str::<Heading>(&text).ok() == heading => {}
@@ -174,8 +187,13 @@ impl Recording {
 
     /// The places of a batch, in the order of its rows.
     #[must_use]
-    pub fn batch(&self, epoch: u64, rank: u64, batch: u64) -> Option<&[u64]> {
-        self.batches.get(&(epoch, rank, batch)).map(Vec::as_slice)
+    pub fn places(&self, epoch: u64, rank: u64, batch: u64) -> Option<&[u64]> {
+        self.batch(epoch, rank, batch).map(|made_of| &*made_of.places)
+    }
+
+    /// What a batch was made of.
+    pub(crate) fn batch(&self, epoch: u64, rank: u64, batch: u64) -> Option<&MadeOf> {
+        self.batches.get(&(epoch, rank, batch))
     }
 
     /// Number of batches of an epoch.

@@ -1,19 +1,19 @@
 //! A run: what its consumer holds.
 
 use crate::counters::{Stats, Tuned, step_table};
-use crate::deal::follows_rows;
+use crate::deal::{follows_rows, row_of};
 use crate::group::Group;
 use crate::lane::{Lane, Queue};
 use crate::ready::{Delivered, Filling};
-use crate::record::Recorder;
-use crate::team::Team;
+use crate::record::{MadeOf, Recorder};
+use crate::team::{Crew, Team};
 use crate::tracker::Tracker;
 use crate::{Delivery, Options, Steps, steps_left};
 use feedline_core::{Batch, Buffer, Error, Name, Policy, Position, Result, Store, Tensor};
 use feedline_ops::{Pipeline, batch, plain};
 use std::collections::VecDeque;
 use std::io::Write;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// What a run delivers next.
@@ -283,11 +283,11 @@ impl Run {
     }
 
     /// Writes a batch's composition down, and counts it.
-    fn note(&mut self, epoch: u64, places: impl FnOnce() -> Vec<u64>) -> Result<()> {
+    fn note(&mut self, epoch: u64, made_of: impl FnOnce() -> MadeOf) -> Result<()> {
         let batch = self.delivered;
         self.delivered += 1;
         match &mut self.recorder {
-            Some((recorder, before)) => recorder.batch(epoch, batch + *before, places()),
+            Some((recorder, before)) => recorder.batch(epoch, batch + *before, made_of()),
             None => Ok(()),
         }
     }
@@ -315,7 +315,17 @@ impl Run {
             let indices = with_index.then(|| vec![index]);
             Batch { fields: names.zip(fields).collect(), rows: 1, indices }
         };
-        self.note(epoch, || places.to_vec())?;
+        // A replay leaves out what its recording left out.
+        if let Delivery::Replay(recording) = &lane.options.delivery
+            && let Some(made_of) = recording.batch(epoch, lane.options.rank, self.delivered)
+        {
+            for place in &made_of.skipped {
+                self.tracker.mark(row_of(&self.start, *place, pipeline, &lane.options)?);
+            }
+            self.skipped += made_of.skipped.len() as u64;
+            self.skipped_delivered = self.skipped;
+        }
+        self.note(epoch, || MadeOf { places: places.to_vec(), skipped: Vec::new() })?;
         numbers.into_iter().for_each(|number| self.tracker.mark(number));
         Ok(batch)
     }
@@ -325,8 +335,10 @@ impl Run {
         let lane = Arc::clone(&self.lane);
         let pipeline = &lane.pipeline;
         let epoch = self.start.epoch;
-        for error in std::mem::take(&mut filling.bad) {
+        let mut skipped = Vec::new();
+        for (place, error) in std::mem::take(&mut filling.bad) {
             self.skip(epoch, error)?;
+            skipped.push(place);
         }
         let rows = filling.rows();
         let numbers = std::mem::take(&mut filling.numbers);
@@ -341,7 +353,7 @@ impl Run {
                 fields.push((Name::new(batch::Batch::MASK), plain::mask(rows, recipe.size)?));
             }
             batch = Some(Batch { fields, rows, indices });
-            self.note(epoch, || places)?;
+            self.note(epoch, || MadeOf { places, skipped })?;
         }
         numbers.into_iter().for_each(|number| self.tracker.mark(number));
         self.skipped_delivered = self.skipped;
@@ -398,17 +410,20 @@ impl Run {
             return Ok(None);
         }
         let names: Vec<Name> = pipeline.sample.fields.iter().map(|field| field.name).collect();
-        let (mut rows, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut rows = Vec::with_capacity(count);
+        let mut made_of = MadeOf::default();
         while rows.len() < count {
             let Some(row) = self.carry.pop_front() else { break };
             self.tracker.mark(row.number);
             self.skipped_delivered = row.skipped;
             if let Some(fields) = row.fields {
-                places.push(row.place);
+                made_of.places.push(row.place);
                 rows.push((row.index, names.iter().copied().zip(fields).collect::<Vec<_>>()));
+            } else {
+                made_of.skipped.push(row.place);
             }
         }
-        self.note(self.start.epoch, || places)?;
+        self.note(self.start.epoch, || made_of)?;
         let with_index = lane.options.with_index;
         let Some(recipe) = &pipeline.batch else {
             let (index, fields) = rows.into_iter().next().unwrap_or((0, Vec::new()));
@@ -449,9 +464,39 @@ impl Run {
     /// What the run did so far, and where its time went.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut state = self.team.crew.shared.lock();
+        self.watch().stats()
+    }
+
+    /// Something that can tell what the run does while another thread takes its batches.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch {
+            crew: Arc::downgrade(&self.team.crew),
+            lane: Arc::clone(&self.lane),
+            number: self.number,
+            started: self.started,
+        }
+    }
+}
+
+/// Tells what a run does, from any thread.
+pub struct Watch {
+    /// It keeps no thread alive.
+    crew: Weak<Crew>,
+    lane: Arc<Lane>,
+    number: usize,
+    started: Instant,
+}
+
+impl Watch {
+    /// What the run did so far, and where its time went; nothing once it is gone.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let Some(crew) = self.crew.upgrade() else { return Stats::default() };
+        let mut state = crew.shared.lock();
         let active = state.active.limit;
-        let Some(queue) = state.queue(self.number) else { return Stats::default() };
+        let queue = state.queue(self.number).filter(|q| Arc::ptr_eq(&q.lane, &self.lane));
+        let Some(queue) = queue else { return Stats::default() };
         let counters = &queue.counters;
         let names: Vec<&str> = self.lane.pipeline.maps.iter().map(|step| step.name).collect();
         let seconds = self.started.elapsed().as_secs_f64();
@@ -473,7 +518,7 @@ impl Run {
             idle_seconds: counters.idle_nanos as f64 / 1e9,
             ready: queue.ready_batches(),
             open: queue.open.len(),
-            threads: self.team.threads(),
+            threads: crew.threads(),
             tuned: Tuned { threads: active, ahead: queue.ahead.limit, reads: queue.reads.limit },
             memory_used: self.lane.pool.used_bytes(),
             steps: step_table(&names, counters),

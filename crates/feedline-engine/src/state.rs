@@ -217,7 +217,7 @@ fn differing_steps(saved: &[String], here: &[String]) -> String {
 ///
 /// If they are not the states of all ranks of one run at one time.
 pub fn merge_states(states: &[State]) -> Result<State> {
-    let Some(first) = states.first() else {
+    let Some(first) = states.iter().min_by_key(|state| (state.epoch(), state.rank)) else {
         return Err(Error::State("there are no states to merge".into()));
     };
     let mut sorted: Vec<&State> = states.iter().collect();
@@ -231,43 +231,61 @@ pub fn merge_states(states: &[State]) -> Result<State> {
             first.world
         )));
     }
+    // A rank may have come to the end of the epoch before others have.
+    let ended = |state: &State| state.position == Position::epoch(first.epoch() + 1);
     for state in &sorted {
         let same = state.steps == first.steps
             && state.manifest == first.manifest
             && state.seed == first.seed
             && state.world == first.world
             && (state.stretch, state.places) == (first.stretch, first.places)
-            && state.position.epoch == first.position.epoch
-            && state.position.left_over == first.position.left_over;
+            && (ended(state)
+                || state.epoch() == first.epoch()
+                    && state.position.left_over == first.position.left_over);
         if !same {
             return Err(Error::State(format!(
-                "ranks 0 and {} did not save the same run in the same epoch",
-                state.rank
+                "ranks {} and {} did not save the same run in the same epoch",
+                first.rank, state.rank
             )));
         }
     }
     let mut merged = State { rank: 0, world: 1, ..first.clone() };
+    let (size, world) = (first.stretch, first.world);
+    let left = first.position.left(first.places);
     if sorted.iter().all(|state| state.is_even()) {
-        if let Some(other) = sorted.iter().find(|state| state.position.tail != first.position.tail)
-        {
+        // Those that ended the epoch can be one step ahead.
+        let step = size.saturating_mul(world);
+        let apart = |state: &&&State| match ended(state) {
+            true => left > step,
+            false => state.position.tail != first.position.tail,
+        };
+        if let Some(other) = sorted.iter().find(apart) {
+            let place = if ended(other) { first.places } else { other.position.tail };
             return Err(Error::State(format!(
-                "rank 0 had delivered up to place {}, and rank {} up to {}; save all ranks after \
-                 the same step",
-                first.position.tail, other.rank, other.position.tail
+                "rank {} had delivered up to place {}, and rank {} up to {place}; save all ranks \
+                 after the same step",
+                first.rank, first.position.tail, other.rank
             )));
         }
-        return Ok(merged);
+        if !sorted.iter().any(|state| ended(state)) {
+            return Ok(merged);
+        }
     }
     // Of everything up to the furthest row that a rank has delivered, what was not is left over.
-    let (size, world) = (first.stretch, first.world);
-    let stand = |state: &State| state.position.row(0, size, state.rank, world);
+    let all = left.div_ceil(size);
+    let stand = |state: &State| match ended(state) {
+        true => (all, 0),
+        false => state.position.row(0, size, state.rank, world),
+    };
     let touched = |state: &State| {
+        if ended(state) {
+            return all;
+        }
         let rows = state.position.taken.len() as u64;
         let (stretch, row) = state.position.row(rows, size, state.rank, world);
         if row == 0 { stretch } else { stretch + world }
     };
     let old: u64 = first.position.left_over.iter().map(|span| span.length()).sum();
-    let all = first.position.left(first.places).div_ceil(size);
     let end = sorted.iter().map(|state| touched(state)).max().unwrap_or(0).max(old.div_ceil(size));
     let (begin, end) = (sorted.iter().map(|state| stand(state).0).min().unwrap_or(0), end.min(all));
     if end.saturating_sub(begin) > FAR_APART {

@@ -38,7 +38,7 @@ impl Team {
     /// If no thread can be started.
     pub fn new(threads: usize) -> Result<Self> {
         let threads = budget::threads(threads);
-        let shared = Arc::new(Shared::new(threads));
+        let shared = Arc::new(Shared::default());
         let mut workers = Vec::new();
         for number in 0..threads {
             let worker = Worker::new(Arc::clone(&shared));
@@ -51,13 +51,14 @@ impl Team {
                 Err(error) => return Err(Error::unavailable("a thread", error)),
             }
         }
+        shared.lock().active = Active::new(workers.len());
         Ok(Self { crew: Arc::new(Crew { shared, workers }) })
     }
 
     /// Number of threads that prepare samples.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.crew.shared.threads
+        self.crew.threads()
     }
 }
 
@@ -73,6 +74,12 @@ pub(crate) struct Crew {
     workers: Vec<JoinHandle<()>>,
 }
 
+impl Crew {
+    pub(crate) fn threads(&self) -> usize {
+        self.workers.len()
+    }
+}
+
 impl Drop for Crew {
     fn drop(&mut self) {
         self.shared.stop();
@@ -82,7 +89,7 @@ impl Drop for Crew {
         }
         let deadline = Instant::now() + GRACE;
         let mut state = self.shared.lock();
-        while state.readers > 0 {
+        while state.readers > state.stranded {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else { break };
             let waited = self.shared.ended.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -91,8 +98,8 @@ impl Drop for Crew {
 }
 
 /// What all threads of a team share.
+#[derive(Default)]
 pub(crate) struct Shared {
-    pub threads: usize,
     state: Mutex<State>,
     /// Something to do for a worker.
     pub work: Condvar,
@@ -102,6 +109,7 @@ pub(crate) struct Shared {
     pub ended: Condvar,
 }
 
+#[derive(Default)]
 pub(crate) struct State {
     stop: bool,
     /// The runs' queues, with gaps where runs have ended.
@@ -112,8 +120,12 @@ pub(crate) struct State {
     /// Threads that wait for storage, and how many of them have nothing to read.
     readers: usize,
     idle_readers: usize,
+    /// Those of them that did not come back from the store before their run was ended.
+    stranded: usize,
     /// Changes whenever a run begins or ends.
     pub changes: u64,
+    /// Runs by urgency, made anew for each job.
+    urgency: Vec<(u64, u64, usize)>,
 }
 
 /// Something to do for a worker.
@@ -123,25 +135,6 @@ pub(crate) enum Job {
 }
 
 impl Shared {
-    fn new(threads: usize) -> Self {
-        let state = State {
-            stop: false,
-            queues: Vec::new(),
-            active: Active::new(threads),
-            busy: 0,
-            readers: 0,
-            idle_readers: 0,
-            changes: 0,
-        };
-        Self {
-            threads,
-            state: Mutex::new(state),
-            work: Condvar::new(),
-            reading: Condvar::new(),
-            ended: Condvar::new(),
-        }
-    }
-
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -187,6 +180,7 @@ impl Shared {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let queue = state.queues.get_mut(number).and_then(Option::take);
+        state.stranded += queue.as_ref().map_or(0, |queue| queue.reading);
         state.changes += 1;
         // Workers forget what they kept for it; buffers are freed outside the lock.
         drop(state);
@@ -201,7 +195,7 @@ impl Shared {
             queue.to_read.push_back(parked);
             let wanted = |queue: &Queue| queue.reads.limit.min(queue.to_read.len() + queue.reading);
             let wanted: usize = state.queues.iter().flatten().map(|queue| wanted(queue)).sum();
-            if state.idle_readers == 0 && state.readers < wanted {
+            if state.idle_readers == 0 && state.readers - state.stranded < wanted {
                 let shared = Arc::clone(self);
                 let name = "feedline-read".to_owned();
                 let thread = std::thread::Builder::new().name(name).spawn(move || shared.read());
@@ -235,13 +229,15 @@ impl Shared {
                 }
                 let bytes = parked.bytes() as u64;
                 state = self.lock();
-                let busy = state.busy;
+                let resting = state.busy < state.active.limit;
                 if let Some(queue) = state.queue(number).filter(|q| Arc::ptr_eq(&q.lane, &lane)) {
                     queue.reading -= 1;
                     queue.counters.waited_bytes += bytes;
-                    let starving = busy < self.threads && queue.have_read.is_empty();
+                    let starving = resting && queue.have_read.is_empty();
                     let read = queue.counters.waited_bytes;
-                    queue.reads.observe(Instant::now(), read, starving);
+                    if queue.reads.observe(Instant::now(), read, starving) {
+                        self.reading.notify_all();
+                    }
                     if lane.cancel.is_cancelled() {
                         queue.running -= 1;
                         self.ended.notify_all();
@@ -249,6 +245,8 @@ impl Shared {
                         queue.have_read.push(parked);
                         self.work.notify_one();
                     }
+                } else {
+                    state.stranded -= 1;
                 }
             } else {
                 state.idle_readers += 1;
@@ -275,10 +273,10 @@ impl State {
         self.queues.iter().flatten().any(|queue| queue.waiting)
     }
 
-    /// Counts time in which a worker had nothing to do.
-    pub(crate) fn idle(&mut self, nanos: u64) {
+    /// Counts the time since `start`, in which a worker had nothing to do.
+    pub(crate) fn idle(&mut self, start: Instant) {
         for queue in self.queues.iter_mut().flatten() {
-            queue.counters.idle_nanos += nanos;
+            queue.counters.idle_nanos += start.max(queue.born).elapsed().as_nanos() as u64;
         }
     }
 
@@ -303,7 +301,8 @@ impl State {
 
     /// Something to do, of the run that can wait least.
     pub(crate) fn next_job(&mut self) -> Option<(usize, Job)> {
-        let mut order: Vec<(u64, u64, usize)> = Vec::new();
+        let mut order = std::mem::take(&mut self.urgency);
+        order.clear();
         let alive = self.queues.iter().flatten().count();
         let now = (alive > 1).then(Instant::now);
         for (number, queue) in self.queues.iter().enumerate() {
@@ -315,7 +314,13 @@ impl State {
             order.push((slack, queue.service, number));
         }
         order.sort_unstable();
-        for (_, _, number) in &order {
+        let job = self.first_job(&order);
+        self.urgency = order;
+        job
+    }
+
+    fn first_job(&mut self, order: &[(u64, u64, usize)]) -> Option<(usize, Job)> {
+        for (_, _, number) in order {
             if let Some(queue) = self.queue(*number)
                 && let Some(parked) = next_resumed(queue)
             {
@@ -325,7 +330,7 @@ impl State {
         if self.busy >= self.active.limit {
             return None;
         }
-        for (_, _, number) in order {
+        for (_, _, number) in order.iter().copied() {
             let Some(queue) = self.queue(number) else { continue };
             let chunk = next_chunk(queue);
             if queue.waiting && queue.is_ready() {

@@ -27,32 +27,45 @@ impl Ahead {
     }
 }
 
-/// How many reads wait for storage at once. It climbs while that brings more bytes a second, and
-/// goes back when it does not; now and then it tries again.
+/// How many reads wait for storage at once. While threads wait for bytes it tries twice as many, and
+/// keeps them if they bring more bytes a second; later half as many, and keeps those if they bring
+/// as much.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reads {
     pub limit: usize,
     frozen: bool,
-    /// The limit before the last step, and the rate it gave.
+    /// The limit before the last try, and the rate it gave.
     before: Option<(usize, f64)>,
     since: Option<(Instant, u64)>,
     next_try: Option<Instant>,
+    /// Whether more were tried last, in vain.
+    try_fewer: bool,
 }
 
 impl Reads {
+    const LEAST: usize = 4;
     const MOST: usize = 256;
+    /// What counts as more, and as less, than before.
+    const MORE: f64 = 1.1;
+    const LESS: f64 = 0.97;
     const SPAN: Duration = Duration::from_millis(150);
     const PAUSE: Duration = Duration::from_secs(5);
 
     pub(crate) fn new(limit: usize, frozen: bool) -> Self {
-        Self { limit, frozen, before: None, since: None, next_try: None }
+        Self { limit, frozen, before: None, since: None, next_try: None, try_fewer: false }
     }
 
-    /// Told after each read: bytes read so far, and whether threads are waiting for reads.
-    pub(crate) fn observe(&mut self, now: Instant, bytes: u64, starving: bool) {
-        if self.frozen {
-            return;
+    /// Told after each read: bytes read so far, and whether threads are waiting for reads. True if
+    /// there may be more reads from now on.
+    pub(crate) fn observe(&mut self, now: Instant, bytes: u64, starving: bool) -> bool {
+        let before = self.limit;
+        if !self.frozen {
+            self.consider(now, bytes, starving);
         }
+        self.limit > before
+    }
+
+    fn consider(&mut self, now: Instant, bytes: u64, starving: bool) {
         let Some((start, bytes_then)) = self.since else {
             self.since = Some((now, bytes));
             return;
@@ -64,19 +77,25 @@ impl Reads {
         }
         let rate = (bytes - bytes_then) as f64 / elapsed.as_secs_f64();
         self.since = Some((now, bytes));
-        match self.before.take() {
-            Some((limit, old_rate)) if rate < old_rate * 1.1 => {
-                // More reads at once brought nothing.
+        if let Some((limit, old_rate)) = self.before.take() {
+            let more = self.limit > limit;
+            if rate < old_rate * if more { Self::MORE } else { Self::LESS } {
                 self.limit = limit;
                 self.next_try = Some(now + Self::PAUSE);
+                self.try_fewer = more;
+                return;
             }
-            _ if !starving || self.next_try.is_some_and(|next| now < next) => {}
-            _ if self.limit < Self::MOST => {
-                self.before = Some((self.limit, rate));
-                self.limit = (self.limit * 2).min(Self::MOST);
-            }
-            _ => {}
         }
+        // Without threads that wait for it, the rate says nothing about the store.
+        if !starving || self.next_try.is_some_and(|next| now < next) {
+            return;
+        }
+        self.before = Some((self.limit, rate));
+        let fewer = self.limit >= Self::MOST || self.try_fewer && self.limit > Self::LEAST;
+        self.limit = match fewer {
+            true => (self.limit / 2).max(Self::LEAST),
+            false => (self.limit * 2).min(Self::MOST),
+        };
     }
 }
 
@@ -91,6 +110,12 @@ pub(crate) struct Active {
     /// One more than were too few, and until when that is remembered.
     floor: usize,
     floor_until: Option<Instant>,
+}
+
+impl Default for Active {
+    fn default() -> Self {
+        Self::new(1)
+    }
 }
 
 impl Active {
@@ -137,11 +162,13 @@ impl Active {
 mod tests {
     use super::*;
 
-    /// A store that gives every read the same latency, up to a total of bytes a second.
-    fn settle(latency: f64, most: f64) -> usize {
-        let (mut reads, mut now, mut bytes) = (Reads::new(8, false), Instant::now(), 0.0);
-        for _ in 0..400 {
-            let rate = (reads.limit as f64 * 1e5 / latency).min(most);
+    /// A store that gives every read the same latency, up to a total of bytes a second, which goes
+    /// up and down by `noise`.
+    fn settle(first: usize, seconds: u64, latency: f64, most: f64, noise: f64) -> usize {
+        let (mut reads, mut now, mut bytes) = (Reads::new(first, false), Instant::now(), 0.0);
+        for step in 0..seconds * 100 {
+            let swing = 1.0 + noise * (step as f64 / 7.0).sin();
+            let rate = (reads.limit as f64 * 1e5 / latency).min(most) * swing;
             now += Duration::from_millis(10);
             bytes += rate * 0.01;
             reads.observe(now, bytes as u64, true);
@@ -151,8 +178,20 @@ mod tests {
 
     #[test]
     fn distant_stores_get_many_reads_and_near_ones_few() {
-        assert!(settle(0.1, 1e9) >= 128, "{}", settle(0.1, 1e9));
-        assert!(settle(0.001, 4e8) <= 16, "{}", settle(0.001, 4e8));
+        for noise in [0.0, 0.1] {
+            let distant = settle(8, 4, 0.1, 1e9, noise);
+            assert!(distant >= 128, "{distant}");
+            let near = settle(8, 4, 0.001, 4e8, noise);
+            assert!(near <= 16, "{near}");
+        }
+    }
+
+    #[test]
+    fn more_reads_than_help_are_given_up() {
+        let near = settle(256, 120, 0.001, 4e8, 0.1);
+        assert!(near <= 32, "{near}");
+        let distant = settle(128, 120, 0.1, 1e9, 0.1);
+        assert!(distant >= 128, "{distant}");
     }
 
     #[test]

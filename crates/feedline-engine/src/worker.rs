@@ -75,7 +75,7 @@ impl Worker {
             let Some((number, job)) = state.next_job() else {
                 let start = Instant::now();
                 state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-                state.idle(start.elapsed().as_nanos() as u64);
+                state.idle(start);
                 continue;
             };
             let Some(lane) = state.queue(number).map(|queue| Arc::clone(&queue.lane)) else {

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
 
 use feedline_core::{Attempt, Entry, Extent, Position, Seed, Store};
-use feedline_engine::{Delivery, Next, Options, Recording, Run, State, Team};
+use feedline_engine::{Delivery, Next, Options, Recording, Run, State, Team, merge_states};
 use feedline_ops::Pipeline;
 use feedline_store::LocalStore;
 use feedline_testkit::{Fixtures, SlowStore, open};
@@ -288,6 +288,91 @@ fn a_recording_goes_on_where_a_run_was_resumed() {
         let replay = Options { delivery: Delivery::Replay(recording), ..ready(1, 2) };
         assert_eq!(epoch(&mut start(&plan, replay)), wanted);
     }
+}
+
+#[test]
+fn a_replay_accounts_for_what_was_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixtures = Fixtures::new();
+    let plan = "images path=$BAD | on_error policy=skip | repeat count=40 | shuffle | decode | \
+                resize size=[2,2] | batch size=4";
+    let plan = open(plan, &fixtures).unwrap();
+    for delivery in [Delivery::Ready { max_slip: 4 }, Delivery::Exact] {
+        let file = folder.path().join(format!("{delivery:?}.jsonl"));
+        let options = Options { delivery, record: Some(file.clone()), ..ready(4, 3) };
+        let mut run = start(&plan, options);
+        let (mut wanted, mut positions) = (Vec::new(), Vec::new());
+        while let Some(batch) = indices(&mut run) {
+            wanted.push(batch);
+            positions.push(run.position());
+        }
+        assert!(positions.last().unwrap().skipped > 10);
+        let recording = Arc::new(Recording::read(&file).unwrap());
+        let replay = Options { delivery: Delivery::Replay(recording), ..ready(1, 2) };
+        let mut run = start(&plan, replay.clone());
+        for (batch, position) in wanted.iter().zip(&positions) {
+            assert_eq!(indices(&mut run).as_ref(), Some(batch));
+            let found = run.position();
+            assert_eq!((found.at, &found.taken), (position.at, &position.taken));
+            assert_eq!(found.skipped, position.skipped);
+        }
+        // It can be left off and gone on with as well.
+        let store = Arc::new(LocalStore);
+        let mut run = start(&plan, replay.clone());
+        let mut found: Vec<_> = (0..7).filter_map(|_| indices(&mut run)).collect();
+        let rest = Run::start(Arc::clone(&plan), store, run.position(), replay);
+        found.extend(epoch(&mut rest.unwrap()));
+        assert_eq!(found, wanted);
+    }
+}
+
+#[test]
+fn a_rank_that_came_to_its_end_first_is_merged_with_the_others() {
+    // Rank 0 has two batches, rank 1 has one.
+    let plan = pipeline("range count=10 | batch size=4");
+    let state = |rank, batches| {
+        let exact = Options { delivery: Delivery::Exact, rank, world: 2, ..ready(1, 1) };
+        let mut run = start(&plan, exact);
+        (0..batches).for_each(|_| drop(indices(&mut run)));
+        State::new(&plan, run.position(), Seed(0), rank, 2)
+    };
+    let rest = |states: &[State]| {
+        let merged = merge_states(states).unwrap();
+        assert_eq!(merged.epoch(), 0);
+        let position = merged.position_for(&plan, Seed(0), 0, 1).unwrap();
+        let exact = Options { delivery: Delivery::Exact, ..ready(1, 1) };
+        let run = Run::start(Arc::clone(&plan), Arc::new(LocalStore), position, exact);
+        epoch(&mut run.unwrap()).concat()
+    };
+    assert_eq!(rest(&[state(0, 1), state(1, 2)]), [8, 9]);
+    assert!(rest(&[state(0, 2), state(1, 2)]).is_empty());
+    assert_eq!(merge_states(&[state(0, 3), state(1, 2)]).unwrap().epoch(), 1);
+    for behind in [[state(0, 0), state(1, 1)], [state(0, 0), state(1, 2)]] {
+        let error = merge_states(&behind).unwrap_err().to_string();
+        assert!(error.contains("after the same step"), "{error}");
+    }
+}
+
+#[test]
+fn readers_that_a_store_holds_back_are_not_counted_on() {
+    let fixtures = Fixtures::new();
+    let plan =
+        open("images path=$IMAGES | decode | resize size=[4,4] | batch size=2", &fixtures).unwrap();
+    let team = Team::new(2).unwrap();
+    let stuck = Arc::new(Stuck::default());
+    let begin = |store: Arc<dyn Store>| {
+        Run::start_in(&team, Arc::clone(&plan), store, Position::default(), ready(2, 2)).unwrap()
+    };
+    let mut run = begin(Arc::clone(&stuck) as Arc<dyn Store>);
+    while !stuck.asked.load(Ordering::Relaxed) {
+        assert!(run.next_within(Duration::from_millis(20)).unwrap().is_none());
+    }
+    drop(run);
+    // Its readers are still out; another run gets readers of its own.
+    let mut run = begin(Arc::new(SlowStore { delay: Duration::from_millis(1) }));
+    assert!(!epoch(&mut run).is_empty());
+    *stuck.free.lock().unwrap() = true;
+    stuck.freed.notify_all();
 }
 
 #[test]

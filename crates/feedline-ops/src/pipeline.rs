@@ -173,6 +173,9 @@ impl Pipeline {
         let Checked { plan, source, input, orders, mut maps, batch, policy, sample, output } =
             check(plan, Some(store))?;
         let source = source.open(store, blobs)?;
+        if let (Policy::Raise, Some(error)) = (&policy, source.known_bad()) {
+            return Err(error);
+        }
         bind_maps(&mut maps, &source.manifest());
         let mut length = Length::Finite(source.length());
         let mut order: Vec<Box<dyn OrderRun>> = Vec::new();

@@ -5,7 +5,7 @@ use feedline_core::Store;
 use feedline_ops::plain::Part;
 use feedline_store::LocalStore;
 use feedline_testkit::volumes::{gzip, little, mask, nifti, npy, npz, scan};
-use feedline_testkit::{Fixtures, open, plain_epoch};
+use feedline_testkit::{Fixtures, assert_laws, open, plain_epoch};
 use std::sync::Arc;
 
 /// What comes of a file of this name and these bytes: the numbers of samples, or the error.
@@ -131,6 +131,43 @@ fn damaged_scans_are_named() {
     for cut in [200, 348, 400] {
         let two = [gzip(&sound[..cut]), gzip(&sound[cut..])].concat();
         assert_eq!(outcome(&fixtures, "a.nii.gz", &two), Ok(1), "{cut}");
+    }
+}
+
+#[test]
+fn one_file_that_cannot_be_used_is_a_bad_sample_of_its_source() {
+    let store: Arc<dyn Store> = Arc::new(LocalStore);
+    let sound = npy("|u1", false, &[2, 2, 2], &mask(0, [2, 2, 2]));
+    let scan = nifti((2, 8), &[2, 2, 2], [1.0; 3], (1.0, 0.0), &[1; 8]);
+    let archive = npz(&[("data.npy", sound.clone())], true);
+    let kinds = [
+        ("npy", "npy", sound.clone()),
+        ("npz", "npy", archive),
+        ("nii", "nifti", scan.clone()),
+        ("nii.gz", "nifti", gzip(&scan)),
+    ];
+    for (kind, source, sound) in kinds {
+        for bad in [0, 1, 2] {
+            let fixtures = Fixtures::new();
+            for number in 0..3 {
+                let bytes = if number == bad { &sound[..sound.len() / 3] } else { &sound[..] };
+                fixtures.write(format!("some/{number}.{kind}"), bytes);
+            }
+            let folder = fixtures.write("some/notes.txt", b"").parent().unwrap().to_owned();
+            let plan = format!("{source} path={}", folder.display());
+            let error = open(&plan, &fixtures).err().unwrap().to_string();
+            assert!(error.contains(&format!("{bad}.{kind}")), "{error}");
+            let skips = format!("{plan} | on_error policy=skip file=$TMP/bad.jsonl");
+            let found = plain_epoch(&open(&skips, &fixtures).unwrap(), &store, Part::default(), 10);
+            assert_eq!((found.batches.len(), found.error), (2, None));
+            assert_laws(&skips, &fixtures);
+            // Of how many rows it robs us cannot be told.
+            if kind == "npy" {
+                let rows = format!("{plan} rows=true | on_error policy=skip");
+                let error = open(&rows, &fixtures).err().unwrap().to_string();
+                assert!(error.contains(&format!("{bad}.{kind}")), "{error}");
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which files belong together: patterns with one `*`, whose text is the key of a sample.
 
-use feedline_core::{Entry, Error, Name, Result};
+use feedline_core::{Entry, Error, Name, Result, Store};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -91,8 +91,45 @@ pub(crate) fn inside<'a>(root: &Path, path: &'a Path) -> &'a [u8] {
 }
 
 /// Whether a file, or a folder on the way to it, is hidden.
-pub(crate) fn is_hidden(root: &Path, path: &Path) -> bool {
+fn is_hidden(root: &Path, path: &Path) -> bool {
     inside(root, path).split(|byte| *byte == b'/').any(|part| part.starts_with(b"."))
+}
+
+/// Whether a file's name ends like this, in letters of any size.
+pub(crate) fn ends_with(path: &Path, end: &str) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
+    name.is_some_and(|name| name.ends_with(end))
+}
+
+/// The files below a folder whose names end in one of these ways.
+///
+/// # Errors
+///
+/// If there are none; `what` says what they would be.
+pub(crate) fn list(
+    store: &dyn Store,
+    root: &Path,
+    what: &str,
+    ends: [&str; 2],
+) -> Result<Vec<Entry>> {
+    let listed = store.list(root)?;
+    let total = listed.len();
+    let fits = |entry: &Entry| ends.iter().any(|end| ends_with(&entry.path, end));
+    let entries: Vec<Entry> =
+        listed.into_iter().filter(|e| !is_hidden(root, &e.path) && fits(e)).collect();
+    if entries.is_empty() {
+        let found = match total {
+            0 => "it is empty".to_owned(),
+            _ => format!("none of its {total} files is called *{} or *{}", ends[0], ends[1]),
+        };
+        return Err(Error::Source(format!("no {what} in {}: {found}", root.display())));
+    }
+    Ok(entries)
+}
+
+/// The fields' patterns, if they have some.
+pub(crate) fn patterns(fields: Option<&[FileField]>) -> Option<Vec<(Name, &str)>> {
+    fields?.iter().map(|field| Some((field.name, field.files.as_deref()?))).collect()
 }
 
 /// Checks names and patterns of fields alone.

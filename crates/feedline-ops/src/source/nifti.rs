@@ -1,7 +1,7 @@
 //! Medical scans in NIfTI files: `.nii`, or `.nii.gz`.
 
-use super::cases::{self, FileField, inside, is_hidden};
-use super::parts::{self, Found, PartList, read_piece, unusable};
+use super::cases::{self, FileField, ends_with, inside};
+use super::parts::{self, Found, PartList, read_piece};
 use crate::codec::nifti;
 use crate::registry::step;
 use crate::volume::{Packing, Part, can_hold, gunzip_start};
@@ -10,7 +10,7 @@ use feedline_core::{
     Tensor,
 };
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The scans below a folder, or in one file. Each file is a sample with the field `image`; with
@@ -56,25 +56,9 @@ impl Nifti {
 
     /// Finds all scans of all samples.
     fn look(&self, store: &dyn Store) -> Result<(Vec<FileField>, Vec<Found>, Vec<Entry>)> {
-        let listed = store.list(&self.path)?;
-        let total = listed.len();
-        let entries: Vec<Entry> = listed
-            .into_iter()
-            .filter(|entry| !is_hidden(&self.path, &entry.path))
-            .filter(|entry| is_nii(&entry.path))
-            .collect();
-        if entries.is_empty() {
-            let found = match total {
-                0 => "it is empty".to_owned(),
-                _ => format!("none of its {total} files is called *.nii or *.nii.gz"),
-            };
-            return Err(Error::Source(format!("no scans in {}: {found}", self.path.display())));
-        }
-        let given = self.fields.as_deref().unwrap_or_default();
-        let patterns: Option<Vec<(Name, &str)>> =
-            given.iter().map(|field| Some((field.name, field.files.as_deref()?))).collect();
+        let entries = cases::list(store, &self.path, "scans", [".nii", ".nii.gz"])?;
         let (mut all, mut used) = (Vec::new(), Vec::new());
-        let Some(patterns) = patterns.filter(|patterns| !patterns.is_empty()) else {
+        let Some(patterns) = cases::patterns(self.fields.as_deref()) else {
             for entry in &entries {
                 let key = inside(&self.path, &entry.path).to_vec();
                 all.push(self.case(store, key, &[entry])?);
@@ -88,20 +72,22 @@ impl Nifti {
             used.extend(files.iter().map(|entry| (*entry).clone()));
             all.push(self.case(store, case.key, &files)?);
         }
-        Ok((given.to_vec(), all, used))
+        Ok((self.fields.clone().unwrap_or_default(), all, used))
     }
 
     fn case(&self, store: &dyn Store, key: Vec<u8>, files: &[&Entry]) -> Result<Found> {
-        let mut parts = Vec::new();
-        let mut more = Vec::new();
+        let mut found = Found::new(key, &files[0].path, Vec::new());
         for entry in files {
-            let (part, spacing) = look_nii(store, entry, self.channel)?;
-            parts.push(part);
-            if more.is_empty() {
-                more.push((Name::new(SPACING), Tensor::from_slice(&[3], &spacing)));
+            let (part, spacing) = match look_nii(store, entry, self.channel) {
+                Ok(looked) => looked,
+                Err(error) => return Found::bad(found.key, &entry.path, error),
+            };
+            found.parts.push(part);
+            if found.more.is_empty() {
+                found.more.push((Name::new(SPACING), Tensor::from_slice(&[3], &spacing)));
             }
         }
-        Ok(Found { key, origin: files[0].path.clone(), parts, more })
+        Ok(found)
     }
 }
 
@@ -131,18 +117,9 @@ impl SourceRecipe for Nifti {
     }
 }
 
-fn ends_with(path: &Path, end: &str) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
-    name.is_some_and(|name| name.ends_with(end))
-}
-
-fn is_nii(path: &Path) -> bool {
-    ends_with(path, ".nii") || ends_with(path, ".nii.gz")
-}
-
 /// Reads the header of a scan: where it lies, and the distances of its voxels.
 fn look_nii(store: &dyn Store, entry: &Entry, channel: bool) -> Result<(Part, [f32; 3])> {
-    let bad = |reason: String| unusable(&entry.path, &reason);
+    let bad = |reason: String| Error::record(reason);
     let packed = ends_with(&entry.path, ".gz");
     let start = if packed {
         let start = read_piece(store, &entry.path, 0, entry.size.min(START) as usize)?;

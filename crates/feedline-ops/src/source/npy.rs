@@ -1,6 +1,6 @@
 //! Arrays that NumPy saved: `.npy` files, or `.npz` archives of them.
 
-use super::cases::{self, FileField, inside, is_hidden};
+use super::cases::{self, FileField, ends_with, inside};
 use super::parts::{self, Found, PartList, read_piece, unusable};
 use crate::codec::{npy, zip};
 use crate::registry::step;
@@ -50,26 +50,10 @@ impl Npy {
 
     /// Finds all arrays of all samples.
     fn look(&self, store: &dyn Store) -> Result<(Vec<FileField>, Vec<Found>, Vec<Entry>)> {
-        let listed = store.list(&self.path)?;
-        let total = listed.len();
-        let entries: Vec<Entry> = listed
-            .into_iter()
-            .filter(|entry| !is_hidden(&self.path, &entry.path))
-            .filter(|entry| is_npy(&entry.path) || is_npz(&entry.path))
-            .collect();
-        if entries.is_empty() {
-            let found = match total {
-                0 => "it is empty".to_owned(),
-                _ => format!("none of its {total} files is called *.npy or *.npz"),
-            };
-            return Err(Error::Source(format!("no arrays in {}: {found}", self.path.display())));
-        }
-        let given = self.fields.as_deref().unwrap_or_default();
-        let patterns: Option<Vec<(Name, &str)>> =
-            given.iter().map(|field| Some((field.name, field.files.as_deref()?))).collect();
-        match patterns {
-            Some(patterns) if !patterns.is_empty() => self.by_patterns(store, &entries, &patterns),
-            _ => self.by_files(store, &entries),
+        let entries = cases::list(store, &self.path, "arrays", [".npy", ".npz"])?;
+        match cases::patterns(self.fields.as_deref()) {
+            Some(patterns) => self.by_patterns(store, &entries, &patterns),
+            None => self.by_files(store, &entries),
         }
     }
 
@@ -82,14 +66,19 @@ impl Npy {
         let cases = cases::cases("npy", &self.path, entries, patterns)?;
         let (mut all, mut used) = (Vec::new(), Vec::new());
         for case in cases {
-            let mut parts = Vec::new();
+            used.extend(case.files.iter().map(|file| entries[*file].clone()));
+            let (mut parts, mut bad) = (Vec::new(), None);
             for ((name, _), file) in patterns.iter().zip(&case.files) {
                 let entry = &entries[*file];
-                parts.push(self.array(store, entry, name.as_str())?);
-                used.push(entry.clone());
+                match self.array(store, entry, name.as_str()) {
+                    Ok(part) => parts.push(part),
+                    Err(error) => bad = bad.or(Some((&entry.path, error))),
+                }
             }
-            let origin = entries[case.files[0]].path.clone();
-            all.push(Found { key: case.key, origin, parts, more: Vec::new() });
+            all.push(match bad {
+                None => Found::new(case.key, &entries[case.files[0]].path, parts),
+                Some((path, error)) => Found::bad(case.key, path, error)?,
+            });
         }
         Ok((self.fields.clone().unwrap_or_default(), all, used))
     }
@@ -106,7 +95,7 @@ impl Npy {
             None => {
                 let names: Vec<&str> = arrays.iter().map(|(name, _)| &name[..]).collect();
                 let reason = format!("it has no array {name:?}; there are {}", names.join(", "));
-                Err(unusable(&entry.path, &reason))
+                Err(Error::record(reason))
             }
         }
     }
@@ -128,9 +117,17 @@ impl Npy {
         let mut fields: Option<Vec<FileField>> = self.fields.clone();
         let mut all = Vec::new();
         for entry in entries {
-            let mut arrays = match is_npy(&entry.path) {
-                true => vec![("data".to_owned(), look_npy(store, entry)?)],
-                false => look_npz(store, entry)?,
+            let key = inside(&self.path, &entry.path).to_vec();
+            let looked = match is_npy(&entry.path) {
+                true => look_npy(store, entry).map(|part| vec![("data".to_owned(), part)]),
+                false => look_npz(store, entry),
+            };
+            let mut arrays = match looked {
+                Ok(arrays) => arrays,
+                Err(error) => {
+                    all.push(Found::bad(key, &entry.path, error)?);
+                    continue;
+                }
             };
             let fields =
                 fields.get_or_insert_with(|| arrays.iter().map(|(name, _)| field(name)).collect());
@@ -147,8 +144,7 @@ impl Npy {
                 };
                 parts.push(self.rowed(arrays.swap_remove(at).1)?);
             }
-            let key = inside(&self.path, &entry.path).to_vec();
-            all.push(Found { key, origin: entry.path.clone(), parts, more: Vec::new() });
+            all.push(Found::new(key, &entry.path, parts));
         }
         Ok((fields.unwrap_or_default(), all, entries.to_vec()))
     }
@@ -169,21 +165,13 @@ impl SourceRecipe for Npy {
     }
 }
 
-fn has_extension(path: &Path, extension: &str) -> bool {
-    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension))
-}
-
 fn is_npy(path: &Path) -> bool {
-    has_extension(path, "npy")
-}
-
-fn is_npz(path: &Path) -> bool {
-    has_extension(path, "npz")
+    ends_with(path, ".npy")
 }
 
 /// Reads the header of a `.npy` file.
 fn look_npy(store: &dyn Store, entry: &Entry) -> Result<Part> {
-    let bad = |reason: String| unusable(&entry.path, &reason);
+    let bad = |reason: String| Error::record(reason);
     let first = (entry.size as usize).min(START);
     let mut start = read_piece(store, &entry.path, 0, first)?;
     let needed = npy::header_length(&start).map_err(bad)?;
@@ -229,7 +217,7 @@ fn part(entry: &Entry, header: npy::Header, offset: u64, stored: usize, packing:
 /// Reads the list of contents of a `.npz` archive and the header of each array, in its order.
 fn look_npz(store: &dyn Store, entry: &Entry) -> Result<Vec<(String, Part)>> {
     let path = &*entry.path;
-    let bad = |reason: String| unusable(path, &reason);
+    let bad = |reason: String| Error::record(reason);
     // Most archives are small or have no comment: the list is in the last bytes.
     let tail = entry.size.min(zip::TAIL) as usize;
     let tail = read_piece(store, path, entry.size - tail as u64, tail)?;
@@ -251,7 +239,7 @@ fn look_npz(store: &dyn Store, entry: &Entry) -> Result<Vec<(String, Part)>> {
 }
 
 fn look_member(store: &dyn Store, entry: &Entry, member: &zip::Member) -> Result<Part> {
-    let bad = |reason: String| unusable(&entry.path, &format!("{}: {reason}", member.name));
+    let bad = |reason: String| Error::record(format!("{}: {reason}", member.name));
     let read = |most: usize| {
         let length = (most as u64).min(entry.size - member.start) as usize;
         read_piece(store, &entry.path, member.start, length)

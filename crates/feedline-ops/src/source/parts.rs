@@ -14,10 +14,36 @@ pub(crate) struct Found {
     pub key: Vec<u8>,
     /// The file to name in messages.
     pub origin: PathBuf,
-    /// The array of each field.
+    /// The array of each field; none if it is bad.
     pub parts: Vec<Part>,
     /// More fields, known from headers alone.
     pub more: Vec<(Name, Tensor)>,
+    /// Why it cannot be used.
+    bad: Option<Error>,
+}
+
+impl Found {
+    pub(crate) fn new(key: Vec<u8>, origin: &Path, parts: Vec<Part>) -> Self {
+        Self { key, origin: origin.to_owned(), parts, more: Vec::new(), bad: None }
+    }
+
+    /// A sample whose file cannot be used.
+    ///
+    /// # Errors
+    ///
+    /// If that is not the file's fault.
+    pub(crate) fn bad(key: Vec<u8>, origin: &Path, error: Error) -> Result<Self> {
+        match error.is_record() {
+            true => Ok(Self { bad: Some(error), ..Self::new(key, origin, Vec::new()) }),
+            false => Err(error),
+        }
+    }
+
+    /// The same as an error of the whole source.
+    fn unusable(&self) -> Option<Error> {
+        let Some(Error::Record { reason, .. }) = &self.bad else { return None };
+        Some(unusable(&self.origin, reason))
+    }
 }
 
 /// What a source found in its files.
@@ -39,10 +65,7 @@ pub(crate) fn read_piece(
 ) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length];
     let extent = Extent { path, offset, length: length as u64, whole: false };
-    store.read(extent, &mut bytes).map_err(|error| match error {
-        Error::Record { reason, .. } => unusable(path, &reason),
-        other => other,
-    })?;
+    store.read(extent, &mut bytes)?;
     Ok(bytes)
 }
 
@@ -63,12 +86,16 @@ pub(crate) fn settle(
     found: &[Found],
     rows: bool,
 ) -> Result<Vec<FileField>> {
+    let good = || found.iter().filter(|case| case.bad.is_none());
+    if let (None, Some(error)) = (good().next(), found.iter().find_map(Found::unusable)) {
+        return Err(error);
+    }
     for (at, field) in fields.iter_mut().enumerate() {
-        let Some(first) = found.first().map(|case| &case.parts[at]) else { continue };
+        let Some(first) = good().next().map(|case| &case.parts[at]) else { continue };
         let skip = usize::from(rows);
         let mut shape: Vec<Dim> =
             first.output_shape()[skip..].iter().map(|side| Some(*side)).collect();
-        for case in found {
+        for case in good() {
             let part = &case.parts[at];
             let sides = &part.output_shape()[skip..];
             if part.output() != first.output() || sides.len() != shape.len() {
@@ -124,6 +151,10 @@ impl PartList {
         }
         let (mut starts, mut end) = (vec![0], 0);
         for case in &found {
+            // How many rows it would have had is not known.
+            if let Some(error) = case.unusable().filter(|_| rows) {
+                return Err(error);
+            }
             for (field, part) in fields.iter().zip(&case.parts) {
                 check(field, part, rows)?;
                 hash.update(describe(part, false).as_bytes());
@@ -189,6 +220,9 @@ impl Source for PartList {
 
     fn parse(&self, index: u64, _: Option<Buffer>) -> Result<Sample> {
         let (case, row) = self.place(index);
+        if let Some(error) = &case.bad {
+            return Err(error.clone());
+        }
         let mut sample = Sample::new();
         for (name, part) in self.names.iter().zip(&case.parts) {
             let part = row.map_or_else(|| part.clone(), |row| part.row(row));
@@ -227,6 +261,10 @@ impl Source for PartList {
         // Rows of one file share it.
         let rows = case.parts.first().and_then(|part| part.shape.first()).copied().unwrap_or(1);
         bytes / if self.starts.is_some() { rows.max(1) as u64 } else { 1 }
+    }
+
+    fn known_bad(&self) -> Option<Error> {
+        self.found.iter().find_map(Found::unusable)
     }
 
     fn stored_bytes(&self) -> Option<u64> {

@@ -20,6 +20,9 @@ pub struct Resample {
     pub fields: Option<Vec<Name>>,
     #[serde(skip)]
     at: Vec<Name>,
+    /// The name of the distances.
+    #[serde(skip)]
+    distances: Option<Name>,
 }
 
 step!(Resample, "resample", Map);
@@ -38,6 +41,7 @@ impl Map for Resample {
         if !spacing.dtype.is_float() || spacing.shape != [Some(3)] {
             return Err(Error::pipeline(format!("resample: {spacing} is not three distances")));
         }
+        self.distances = Some(spacing.name);
         let fields = volumes("resample", self.fields.as_deref(), input)?;
         self.at = fields.iter().map(|field| field.name).collect();
         let mut output = input.clone();
@@ -55,9 +59,9 @@ impl Map for Resample {
     }
 
     fn map(&self, mut sample: Sample, context: &mut Context<'_>) -> Result<Sample> {
-        let name = Name::new("spacing");
         let mut old = [0.0; 3];
-        sample.update(name, |value| {
+        let distances = self.distances.ok_or_else(|| Error::Internal("not prepared".into()))?;
+        sample.update(distances, |value| {
             let tensor = Volume::from_value(value)?.into_tensor(context)?;
             let found = crate::table::to_f64(&tensor).unwrap_or_default();
             old = found
@@ -110,7 +114,7 @@ impl Map for Resample {
     }
 
     fn needs(&self, sample: &Sample, _: &Context<'_>) -> Needs {
-        match super::first_wanting(sample, &[Name::new("spacing")]) {
+        match super::first_wanting(sample, self.distances.as_slice()) {
             Needs::Nothing => super::first_wanting(sample, &self.at),
             spacing => spacing,
         }

@@ -27,6 +27,7 @@ def pipeline(folder: Path) -> fl.Dataset:
     )
     prepared = (
         scans.shuffle(seed=0)
+        .cast("float32", field="image")
         .resample(list(volumes.TARGET))
         .clip(*volumes.CLIP, field="image")
         .normalize(volumes.MEAN, volumes.DEVIATION, field="image")
@@ -35,7 +36,6 @@ def pipeline(folder: Path) -> fl.Dataset:
     return (
         prepared.random_balanced_crop(128, p=0.4)
         .random_flip(p=1 / 3)
-        .cast("float32", field="image")
         .cast("uint8", field="label")
         .random_brightness(0.7, 1.3, p=0.1)
         .random_noise(std=0.1, p=0.1)

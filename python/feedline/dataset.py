@@ -265,12 +265,19 @@ class Dataset:
 
     # -------------------------------------------------------------------------- voxels to voxels
 
-    def resample(self, spacing: Sequence[float], *, fields: Sequence[str] | None = None) -> Self:
+    def resample(
+        self,
+        spacing: Sequence[float],
+        *,
+        fields: Sequence[str] | None = None,
+        nearest: Sequence[str] | None = None,
+    ) -> Self:
         """Brings volumes from the distances in the field `spacing` to these, and sets the field.
 
-        Floats are interpolated linearly, whole numbers take the nearest voxel.
+        Voxels are interpolated linearly, in float32: cast scans of whole numbers first. Those of the
+        masks that `nearest` names (by default the field `label`, if there is one) are the nearest.
         """
-        return self._then("resample", spacing=spacing, fields=fields)
+        return self._then("resample", spacing=spacing, fields=fields, nearest=nearest)
 
     def pad_to(self, size: Size, *, fields: Sequence[str] | None = None) -> Self:
         """Pads axes that are shorter than `size` on both sides, by repeating the outermost voxels."""

@@ -5,6 +5,7 @@
 
 mod boxes;
 mod cube;
+mod made;
 mod pad_to;
 mod part;
 mod pointwise;
@@ -32,7 +33,7 @@ pub(crate) use pointwise::Pointwise;
 use crate::kernel::Level;
 use crate::registry::{Row, read};
 use feedline_core::{
-    Buffer, Context, Error, Field, Name, Needs, Result, Sample, Spec, Tensor, Value,
+    Buffer, Context, Error, Field, Name, Result, Sample, Shape, Spec, Tensor, Value,
 };
 
 pub(crate) const STEPS: &[Row] = &[
@@ -102,11 +103,17 @@ pub(crate) fn float_volume(step: &str, name: Option<Name>, input: &Spec) -> Resu
     }
 }
 
-/// The first of some fields that has yet to be read.
-pub(crate) fn first_wanting(sample: &Sample, names: &[Name]) -> Needs {
-    let wanting =
-        names.iter().find(|name| sample.get(**name).is_some_and(|value| value.wants().is_some()));
-    wanting.map_or(Needs::Nothing, |name| Needs::Field(*name))
+/// The shape of an array, computed or not.
+fn shape_of(value: &Value) -> Shape {
+    match value {
+        Value::Tensor(tensor) => Shape::from_slice(tensor.shape()),
+        Value::Deferred(value) => value.shape(),
+    }
+}
+
+/// Depth, height and width of a volume.
+fn extent(value: &Value) -> [usize; 3] {
+    volume::spatial(&shape_of(value)).1
 }
 
 /// Replaces the volume in a field by what `change` makes of it.

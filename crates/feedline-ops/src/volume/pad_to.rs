@@ -3,7 +3,7 @@
 use super::cube::{Cube, times};
 use super::{Volume, volumes};
 use crate::registry::step;
-use feedline_core::{Context, Error, Map, Name, Needs, Pool, Result, Sample, Spec, Tensor};
+use feedline_core::{Context, Error, Map, Name, Needs, Pool, Result, Sample, Spec, Tensor, Value};
 use serde::{Deserialize, Serialize};
 
 /// Pads each axis that is shorter than `size` to it, evenly on both sides and one more at the end
@@ -41,28 +41,48 @@ impl Map for PadTo {
     fn map(&self, mut sample: Sample, context: &mut Context<'_>) -> Result<Sample> {
         for name in &self.at {
             sample.update(*name, |value| {
-                let tensor = Volume::from_value(value)?.into_tensor(context)?;
-                Ok(pad(tensor, self.size.sides(), &context.workspace.pool)?.into())
+                let volume = Volume::from_value(value)?;
+                let old = volume.size();
+                let new = self.padded(old);
+                if new == old {
+                    return Ok(Value::Deferred(volume));
+                }
+                if old.contains(&0) {
+                    let old = times(old);
+                    return Err(Error::record(format!("{old} voxels have no edge to repeat")));
+                }
+                if context.workspace.reference {
+                    let tensor = volume.into_tensor(context)?;
+                    return Ok(pad(&tensor, old, new, &context.workspace.pool)?.into());
+                }
+                Ok(Value::Deferred(volume.pad(new, context)?))
             })?;
         }
         Ok(sample)
     }
 
     fn needs(&self, sample: &Sample, _: &Context<'_>) -> Needs {
-        super::first_wanting(sample, &self.at)
+        // What is large enough need not be read.
+        let small = |name: &Name| {
+            sample.get(*name).is_some_and(|value| {
+                let size = super::extent(value);
+                self.padded(size) != size && value.wants().is_some()
+            })
+        };
+        self.at.iter().find(|name| small(name)).map_or(Needs::Nothing, |name| Needs::Field(*name))
     }
 }
 
-fn pad(tensor: Tensor, least: [usize; 3], pool: &Pool) -> Result<Tensor> {
+impl PadTo {
+    fn padded(&self, size: [usize; 3]) -> [usize; 3] {
+        let least = self.size.sides();
+        std::array::from_fn(|axis| size[axis].max(least[axis]))
+    }
+}
+
+/// The meaning: the whole volume, row by row.
+fn pad(tensor: &Tensor, old: [usize; 3], new: [usize; 3], pool: &Pool) -> Result<Tensor> {
     let (begin, element) = (tensor.shape().len() - 3, tensor.dtype().size().unwrap_or(1));
-    let old: [usize; 3] = std::array::from_fn(|axis| tensor.shape()[begin + axis]);
-    let new: [usize; 3] = std::array::from_fn(|axis| old[axis].max(least[axis]));
-    if new == old {
-        return Ok(tensor);
-    }
-    if old.contains(&0) {
-        return Err(Error::record(format!("{} voxels have no edge to repeat", times(old))));
-    }
     let before: [usize; 3] = std::array::from_fn(|axis| (new[axis] - old[axis]) / 2);
     // Which old index comes at a new one: the nearest there is.
     let place = |axis: usize, at: usize| at.saturating_sub(before[axis]).min(old[axis] - 1);
@@ -91,7 +111,7 @@ mod tests {
     #[test]
     fn the_border_repeats_the_edge_and_the_odd_voxel_comes_last() {
         let tensor = Tensor::from_slice(&[1, 1, 2], &[7i16, 9]);
-        let padded = pad(tensor, [1, 2, 5], &Pool::new(0)).unwrap();
+        let padded = pad(&tensor, [1, 1, 2], [1, 2, 5], &Pool::new(0)).unwrap();
         assert_eq!(padded.shape(), [1, 2, 5]);
         assert_eq!(padded.as_slice::<i16>().unwrap(), [7, 7, 9, 9, 9, 7, 7, 9, 9, 9]);
     }

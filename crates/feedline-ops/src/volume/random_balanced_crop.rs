@@ -3,13 +3,12 @@
 use super::boxes::Boxes;
 use super::cube::{Cube, times};
 use super::volume::{Region, Volume};
-use super::{edit, volumes};
+use super::{edit, shape_of, volumes};
 use crate::image::check_chance;
 use crate::kernel::components::{Largest, largest};
 use crate::registry::step;
 use feedline_core::{
-    Context, DType, Draws, Element, Error, Map, Name, Needs, Result, Sample, Shape, Spec, Tensor,
-    Value,
+    Context, DType, Draws, Element, Error, Map, Name, Needs, Result, Sample, Spec, Tensor,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -83,13 +82,6 @@ impl RandomBalancedCrop {
             self.boxes.keep(index, shape, &found);
         }
         Ok(found)
-    }
-}
-
-fn shape_of(value: &Value) -> Shape {
-    match value {
-        Value::Tensor(tensor) => Shape::from_slice(tensor.shape()),
-        Value::Deferred(value) => value.shape(),
     }
 }
 

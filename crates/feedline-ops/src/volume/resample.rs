@@ -1,15 +1,18 @@
 //! Brings volumes to another distance between voxels.
 
 use super::cube::times;
+use super::made::{self, Between, Way};
 use super::{Volume, volumes};
 use crate::registry::step;
-use feedline_core::{Context, DType, Error, Map, Name, Needs, Pool, Result, Sample, Spec, Tensor};
+use feedline_core::{
+    Context, DType, Error, Map, Name, Needs, Pool, Result, Sample, Spec, Tensor, Value,
+};
 use serde::{Deserialize, Serialize};
 
-/// Resamples all volumes from the distances in the field `spacing` to these, and sets the field to
-/// them. The new extent is `int(old distance / new distance · old extent)`. Floats are interpolated
-/// linearly with corners aligned, whole numbers take the nearest voxel, both as torch's `interpolate`
-/// does. A sample that has these distances already is left as it is.
+/// Resamples volumes from the distances in the field `spacing` to these, and sets the field to them.
+/// The new extent is `int(old distance / new distance · old extent)`. Voxels are interpolated linearly
+/// with corners aligned; those of masks are the nearest; both as torch's `interpolate` does. A sample
+/// that has these distances already is left as it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resample {
@@ -18,8 +21,12 @@ pub struct Resample {
     /// The volumes to resample; all there are if they are not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fields: Option<Vec<Name>>,
+    /// The masks among them; `label` if they are not given and there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nearest: Option<Vec<Name>>,
+    /// The volumes, and whether each is a mask.
     #[serde(skip)]
-    at: Vec<Name>,
+    at: Vec<(Name, Way)>,
     /// The name of the distances.
     #[serde(skip)]
     distances: Option<Name>,
@@ -43,14 +50,30 @@ impl Map for Resample {
         }
         self.distances = Some(spacing.name);
         let fields = volumes("resample", self.fields.as_deref(), input)?;
-        self.at = fields.iter().map(|field| field.name).collect();
+        let label = [Name::new("label")];
+        let masks = self.nearest.as_deref().unwrap_or(&label);
+        if let Some(odd) = self
+            .nearest
+            .iter()
+            .flatten()
+            .find(|name| !fields.iter().any(|field| field.name == **name))
+        {
+            return Err(Error::pipeline(format!(
+                "resample: {odd} is none of the volumes it resamples"
+            )));
+        }
+        self.at.clear();
         let mut output = input.clone();
         for mut field in fields {
-            if matches!(field.dtype, DType::F16 | DType::BF16 | DType::F64) {
+            let mask = masks.contains(&field.name);
+            if !mask && field.dtype != DType::F32 {
+                let name = field.name;
                 return Err(Error::pipeline(format!(
-                    "resample: {field} holds neither float32 nor whole numbers; cast it first"
+                    "resample: {field} is not float32; cast it first, or say nearest=[\"{name}\"] if \
+                     it is a mask"
                 )));
             }
+            self.at.push((field.name, if mask { Way::Nearest } else { Way::Linear }));
             let begin = field.shape.len() - 3;
             field.shape[begin..].fill(None);
             output = output.replace(field);
@@ -78,14 +101,15 @@ impl Map for Resample {
                 "voxels at distances of {old:?} cannot be resampled"
             )));
         }
-        let same = old.iter().zip(self.spacing).all(|(old, new)| *old as f32 == new as f32);
-        for field in self.at.iter().filter(|_| !same) {
+        if self.is_same(&old) {
+            return Ok(sample);
+        }
+        for (field, way) in &self.at {
             sample.update(*field, |value| {
-                let tensor = Volume::from_value(value)?.into_tensor(context)?;
-                let begin = tensor.shape().len() - 3;
+                let volume = Volume::from_value(value)?;
                 let mut to = [0; 3];
                 for axis in 0..3 {
-                    let side = old[axis] / self.spacing[axis] * tensor.shape()[begin + axis] as f64;
+                    let side = old[axis] / self.spacing[axis] * volume.size()[axis] as f64;
                     if !(1.0..=LONGEST).contains(&side) {
                         return Err(Error::record(format!(
                             "{field} would get {side} voxels along axis {axis} by resampling from \
@@ -101,11 +125,14 @@ impl Map for Resample {
                         times(to)
                     )));
                 }
+                if !context.workspace.reference {
+                    return Ok(Value::Deferred(volume.resample(*way, to, context)?));
+                }
+                let tensor = volume.into_tensor(context)?;
                 let pool = &context.workspace.pool;
-                Ok(if tensor.dtype().is_float() {
-                    linear(&tensor, to, pool)?
-                } else {
-                    nearest(&tensor, to, pool)?
+                Ok(match way {
+                    Way::Linear => linear(&tensor, to, pool)?,
+                    _ => nearest(&tensor, to, pool)?,
                 }
                 .into())
             })?;
@@ -114,10 +141,21 @@ impl Map for Resample {
     }
 
     fn needs(&self, sample: &Sample, _: &Context<'_>) -> Needs {
-        match super::first_wanting(sample, self.distances.as_slice()) {
-            Needs::Nothing => super::first_wanting(sample, &self.at),
-            spacing => spacing,
+        let spacing = self.distances.and_then(|name| sample.get(name));
+        if let Some(Value::Tensor(tensor)) = spacing
+            && crate::table::to_f64(tensor).is_some_and(|old| self.is_same(&old))
+        {
+            return Needs::Nothing;
         }
+        let mut names = self.distances.into_iter().chain(self.at.iter().map(|(name, _)| *name));
+        let wants = |name: &Name| sample.get(*name).is_some_and(|value| value.wants().is_some());
+        names.find(wants).map_or(Needs::Nothing, Needs::Field)
+    }
+}
+
+impl Resample {
+    fn is_same(&self, old: &[f64]) -> bool {
+        old.iter().zip(self.spacing).all(|(old, new)| *old as f32 == new as f32)
     }
 }
 
@@ -135,8 +173,7 @@ fn nearest(tensor: &Tensor, to: [usize; 3], pool: &Pool) -> Result<Tensor> {
     let (volumes, old, shape) = shapes(tensor, to);
     let element = tensor.dtype().size().unwrap_or(1);
     let places: [Vec<usize>; 3] = std::array::from_fn(|axis| {
-        let scale = old[axis] as f32 / to[axis] as f32;
-        (0..to[axis]).map(|at| ((at as f32 * scale) as usize).min(old[axis] - 1)).collect()
+        (0..to[axis]).map(|at| made::nearest(at, old[axis], to[axis])).collect()
     });
     let mut out = pool.take(shape.iter().product::<usize>() * element)?;
     let (data, line) = (tensor.data(), old[2] * element);
@@ -155,55 +192,29 @@ fn nearest(tensor: &Tensor, to: [usize; 3], pool: &Pool) -> Result<Tensor> {
     Tensor::new(tensor.dtype(), &shape, out.freeze())
 }
 
-/// Where an output index lies between two inputs: their indices and the weight of the second.
-#[derive(Clone, Copy)]
-struct Between {
-    low: usize,
-    high: usize,
-    weight: f32,
-}
-
-fn between(old: usize, new: usize) -> Vec<Between> {
-    let scale = if new > 1 { (old - 1) as f32 / (new - 1) as f32 } else { 0.0 };
-    (0..new)
-        .map(|at| {
-            let place = at as f32 * scale;
-            let low = (place as usize).min(old - 1);
-            Between { low, high: (low + 1).min(old - 1), weight: place - low as f32 }
-        })
-        .collect()
-}
-
-/// The weighted means of two equal runs of numbers.
-fn blend(low: &[f32], high: &[f32], weight: f32, out: &mut [f32]) {
-    for ((to, low), high) in out.iter_mut().zip(low).zip(high) {
-        *to = (1.0 - weight) * low + weight * high;
-    }
-}
-
 /// Weighted means of the eight neighbours, with the first and the last voxel of each axis staying
-/// where they are: planes are blended, then their rows, then the numbers of a row, so that most of
-/// the work is on runs of neighbours.
+/// where they are: along depth, then along height, then along width.
 fn linear(tensor: &Tensor, to: [usize; 3], pool: &Pool) -> Result<Tensor> {
     let (volumes, old, shape) = shapes(tensor, to);
     let data = tensor.as_slice::<f32>().ok_or_else(|| Error::Internal("floats askew".into()))?;
-    let [planes, lines, columns]: [Vec<Between>; 3] =
-        std::array::from_fn(|axis| between(old[axis], to[axis]));
+    let [planes, lines, columns]: [Vec<Between>; 3] = std::array::from_fn(|axis| {
+        (0..to[axis]).map(|at| Between::new(at, old[axis], to[axis])).collect()
+    });
+    let mean = |at: &Between, of: &dyn Fn(usize) -> f32| {
+        (1.0 - at.weight) * of(at.low) + at.weight * of(at.high)
+    };
     let mut out = pool.take(shape.iter().product::<usize>() * 4)?;
-    let mut rows = out.chunks_exact_mut(to[2] * 4);
-    let size = old[1] * old[2];
-    let (mut plane, mut row) = (vec![0.0; size], vec![0.0; old[2]]);
+    let mut voxels = out.as_chunks_mut::<4>().0.iter_mut();
     for volume in 0..volumes {
-        for at in &planes {
-            let of = |number: usize| &data[(volume * old[0] + number) * size..][..size];
-            blend(of(at.low), of(at.high), at.weight, &mut plane);
-            for at in &lines {
-                let of = |number: usize| &plane[number * old[2]..][..old[2]];
-                blend(of(at.low), of(at.high), at.weight, &mut row);
-                let to = rows.next().expect("a row for each");
-                for (to, at) in to.as_chunks_mut::<4>().0.iter_mut().zip(&columns) {
-                    let value = (1.0 - at.weight) * row[at.low] + at.weight * row[at.high];
-                    *to = value.to_ne_bytes();
+        let old_voxel =
+            |z: usize, y: usize, x: usize| data[((volume * old[0] + z) * old[1] + y) * old[2] + x];
+        for plane in &planes {
+            for line in &lines {
+                for column in &columns {
+                    let along_depth = |y: usize, x: usize| mean(plane, &|z| old_voxel(z, y, x));
+                    let along_height = |x: usize| mean(line, &|y| along_depth(y, x));
+                    let value = mean(column, &along_height);
+                    *voxels.next().expect("one for each") = value.to_ne_bytes();
                 }
             }
         }

@@ -3,8 +3,8 @@
 //! Steps extend the description; only what is left in the end is read, and computed in one pass:
 //!
 //! ```text
-//!  file, bytes or tensor ─► box (of the last three axes) ─► flips ─► pointwise changes
-//!                           (read only this)                         (row by row, in the cache)
+//!  file, bytes, tensor, ─► box (of the last three axes) ─► flips ─► pointwise changes
+//!  or made of a tensor      (read or make only this)                (row by row, in the cache)
 //! ```
 //!
 //! Crops and flips may come in any order, and before or after pointwise changes: a change of every
@@ -15,6 +15,7 @@
 //! its changes as they were written, reads the whole array, and does one after the other to it. That is
 //! what it means; the form above must equal it bit for bit.
 
+use super::made::{Made, Way};
 use super::part::{Part, swap};
 use super::pointwise::{Noise, Pointwise, Spare, apply_all, apply_singles};
 use crate::kernel::Level;
@@ -44,6 +45,8 @@ enum Origin {
     Stored(Buffer),
     /// Numbers in their usual order; their bytes may come the other way round.
     Whole { bytes: Buffer, swapped: bool },
+    /// Of another extent than what it is made of.
+    Made(Made),
 }
 
 /// A deferred array.
@@ -67,7 +70,7 @@ const CHUNK: usize = 4096;
 
 /// The extent along the last three axes, and the number of volumes before them. Axes that are not
 /// there have an extent of one.
-fn spatial(shape: &[usize]) -> (usize, [usize; 3]) {
+pub(super) fn spatial(shape: &[usize]) -> (usize, [usize; 3]) {
     let mut sides = [1; 3];
     let kept = shape.len().min(3);
     sides[3 - kept..].copy_from_slice(&shape[shape.len() - kept..]);
@@ -82,7 +85,7 @@ impl Volume {
     }
 
     fn over(origin: Origin, part: Option<Part>, dtype: DType, full: Shape) -> Self {
-        let region = Region { start: [0; 3], size: spatial(&full).1 };
+        let region = whole(&full);
         Self {
             origin,
             part,
@@ -113,6 +116,62 @@ impl Volume {
                 Ok(Box::new(Self::over(origin, None, dtype, full)))
             }
         }
+    }
+
+    /// Brings it to another extent.
+    ///
+    /// # Errors
+    ///
+    /// If the record is bad.
+    pub(crate) fn resample(
+        self: Box<Self>,
+        way: Way,
+        extent: [usize; 3],
+        context: &mut Context<'_>,
+    ) -> Result<Box<Self>> {
+        let slot = context.slot;
+        let tensor = self.into_tensor(context)?;
+        Ok(Box::new(Self::made(Made::new(tensor.clone(), way, extent), &tensor, extent, slot)))
+    }
+
+    /// Puts more voxels around it, up to the given extent, by repeating the outermost.
+    ///
+    /// # Errors
+    ///
+    /// If the record is bad.
+    pub(crate) fn pad(
+        mut self: Box<Self>,
+        extent: [usize; 3],
+        context: &mut Context<'_>,
+    ) -> Result<Box<Self>> {
+        let old = self.region.size;
+        let before = std::array::from_fn(|axis| (extent[axis] - old[axis]) / 2);
+        let whole = old == spatial(&self.full).1 && self.flips == [false; 3];
+        // What is done to each number by itself can as well be done after it was repeated.
+        let plain = self.changes.is_none() && noises_of(&self.pointwise).next().is_none();
+        if let Origin::Made(made) = &mut self.origin
+            && whole
+            && plain
+        {
+            made.pad(before);
+            let begin = self.full.len() - 3;
+            self.full[begin..].copy_from_slice(&extent);
+            self.region.size = extent;
+            return Ok(self);
+        }
+        let slot = context.slot;
+        let tensor = self.into_tensor(context)?;
+        let mut made = Made::new(tensor.clone(), Way::Same, old);
+        made.pad(before);
+        Ok(Box::new(Self::made(made, &tensor, extent, slot)))
+    }
+
+    fn made(made: Made, from: &Tensor, extent: [usize; 3], slot: usize) -> Self {
+        let mut full = Shape::from_slice(from.shape());
+        let begin = full.len() - 3;
+        full[begin..].copy_from_slice(&extent);
+        let volume = Self::over(Origin::Made(made), None, from.dtype(), full);
+        Self { slot: Some(slot), ..volume }
     }
 
     /// Depth, height and width as described so far.
@@ -165,8 +224,8 @@ impl Volume {
         }
         self.note(context, || Change::Pointwise(change.clone()));
         let noisy = self.pointwise.iter().any(|change| matches!(change, Pointwise::Noise(_)));
-        if !noisy {
-            // Noise costs more than all the rest together.
+        if !noisy && !matches!(self.origin, Origin::Made(_)) {
+            // Noise, or making it, costs more than all the rest together.
             self.slot = Some(context.slot);
         }
         self.pointwise.push(change);
@@ -196,19 +255,23 @@ impl Volume {
     fn compute(&self, out: &mut [u8], context: &mut Context<'_>) -> Result<()> {
         let pool = context.workspace.pool.clone();
         let mut tools = context.workspace.take::<Tools>();
+        let (start, full) = (self.region.start, spatial(&self.full).1);
         let result = match &self.origin {
             Origin::File => {
                 let swapped = self.part.as_ref().is_some_and(|part| part.swapped);
-                self.pass(None, swapped, out, &mut tools);
+                self.pass(None, (start, full), swapped, out, &mut tools);
                 Ok(())
             }
             Origin::Whole { bytes, swapped } => {
-                self.pass(Some(bytes), *swapped, out, &mut tools);
+                self.pass(Some(bytes), (start, full), *swapped, out, &mut tools);
                 Ok(())
             }
             Origin::Stored(bytes) => self
                 .unpack(bytes, &pool)
-                .map(|whole| self.pass(Some(&whole), false, out, &mut tools)),
+                .map(|whole| self.pass(Some(&whole), (start, full), false, out, &mut tools)),
+            Origin::Made(made) => made.region(&self.region, &pool).map(|part| {
+                self.pass(Some(&part), ([0; 3], self.region.size), false, out, &mut tools);
+            }),
         };
         context.workspace.keep(tools);
         result
@@ -219,9 +282,17 @@ impl Volume {
         part.ok_or_else(|| Error::Internal("stored bytes of no file".into()))?.unpack(stored, pool)
     }
 
-    /// Computes the region out of the whole array, or out of itself where it is to be written.
-    fn pass(&self, whole: Option<&[u8]>, swapped: bool, out: &mut [u8], tools: &mut Tools) {
-        let (volumes, full) = spatial(&self.full);
+    /// Computes the region, which begins at `start` in an array of extent `full`, out of that array,
+    /// or out of itself where it is to be written.
+    fn pass(
+        &self,
+        whole: Option<&[u8]>,
+        (start, full): ([usize; 3], [usize; 3]),
+        swapped: bool,
+        out: &mut [u8],
+        tools: &mut Tools,
+    ) {
+        let volumes = spatial(&self.full).0;
         let (size, element) = (self.region.size, self.dtype.size().unwrap_or(1));
         let to_element = self.output().size().unwrap_or(1);
         let total = volumes * size.iter().product::<usize>();
@@ -235,11 +306,11 @@ impl Volume {
             && noises_of(&self.pointwise)
                 .all(|noise| noise.first == 0 && noise.strides == straight);
         if packed && in_order {
-            for start in (0..total).step_by(CHUNK) {
-                let count = CHUNK.min(total - start);
-                let source = whole.map(|all| &all[start * element..(start + count) * element]);
-                let out = &mut out[start * to_element..(start + count) * to_element];
-                job.run(source, out, count, start as i64, None, tools);
+            for first in (0..total).step_by(CHUNK) {
+                let count = CHUNK.min(total - first);
+                let source = whole.map(|all| &all[first * element..(first + count) * element]);
+                let out = &mut out[first * to_element..(first + count) * to_element];
+                job.run(source, out, count, first as i64, None, tools);
             }
             return;
         }
@@ -250,10 +321,10 @@ impl Volume {
             let source = whole.map(|all| {
                 let place = |axis: usize, at: usize| {
                     let at = if self.flips[axis] { size[axis] - 1 - at } else { at };
-                    self.region.start[axis] + at
+                    start[axis] + at
                 };
                 let line = (volume * full[0] + place(0, plane)) * full[1] + place(1, line);
-                let from = (line * full[2] + self.region.start[2]) * element;
+                let from = (line * full[2] + start[2]) * element;
                 &all[from..from + width * element]
             });
             let at = [volume as i64, plane as i64, line as i64];
@@ -273,6 +344,9 @@ impl Volume {
                 values
             }
             Origin::Stored(bytes) => self.unpack(bytes, &context.workspace.pool)?.to_vec(),
+            Origin::Made(made) => {
+                made.region(&whole(&self.full), &context.workspace.pool)?.to_vec()
+            }
             Origin::File if self.full.contains(&0) => Vec::new(),
             Origin::File => {
                 return Err(Error::Internal("an array that was not read whole".into()));
@@ -333,6 +407,11 @@ impl Volume {
 /// Elements from one index to the next along volumes, depth, height and width.
 fn strides([depth, height, width]: [usize; 3]) -> [i64; 4] {
     [(depth * height * width) as i64, (height * width) as i64, width as i64, 1]
+}
+
+/// All of an array.
+fn whole(shape: &[usize]) -> Region {
+    Region { start: [0; 3], size: spatial(shape).1 }
 }
 
 fn noises(changes: &mut [Pointwise]) -> impl Iterator<Item = &mut Noise> {

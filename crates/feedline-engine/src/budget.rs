@@ -48,6 +48,8 @@ pub struct Options {
     pub world: u64,
     /// Ends after so many epochs; `None` never ends.
     pub epochs: Option<u64>,
+    /// Ends every epoch before this stretch; `None` at its own end.
+    pub until: Option<u64>,
     /// Whether batches carry the indices of their samples.
     pub with_index: bool,
     /// Whether steps are timed. Only measurements of the timing's own cost switch it off.
@@ -68,6 +70,7 @@ impl Default for Options {
             rank: 0,
             world: 1,
             epochs: None,
+            until: None,
             with_index: false,
             counters: true,
         }

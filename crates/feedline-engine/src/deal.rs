@@ -71,6 +71,7 @@ impl Dealer {
         }
         let (size, length) = (pipeline.stretch() as u64, pipeline.length().places());
         let end = end_stretch(pipeline, &self.start, options.world);
+        let end = options.until.map_or(end, |until| end.min(until));
         let padded = pipeline.is_counted() && pipeline.batch.as_ref().is_some_and(|b| b.pad);
         let flows = follows_rows(pipeline, options, &self.start);
         while self.stretch < end {

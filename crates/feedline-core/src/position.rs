@@ -161,6 +161,13 @@ impl Position {
         Self { epoch, ..Self::default() }
     }
 
+    /// Where this run stood when it started: what it has delivered since is forgotten.
+    #[must_use]
+    pub fn beginning(&self) -> Self {
+        let Self { epoch, left_over, tail, .. } = self.clone();
+        Self { epoch, left_over, tail, ..Self::default() }
+    }
+
     /// How many places were left when this run started, of an epoch of `length`.
     #[must_use]
     pub fn left(&self, length: u64) -> u64 {

@@ -212,12 +212,20 @@ impl Tensor {
     ///
     /// # Panics
     ///
-    /// If there is no such row, or the tensor is a scalar or ragged.
+    /// If there is no such row, or the tensor is a scalar.
     #[must_use]
     pub fn row(&self, index: usize) -> Self {
         let rows = self.shape[0];
         assert!(index < rows, "row {index} of {rows}");
-        let Data::Shared(buffer) = &self.data else { panic!("row of a ragged tensor") };
+        let buffer = match &self.data {
+            Data::Shared(buffer) => buffer,
+            Data::Ragged { values, .. } => {
+                let at = |item| self.offset(item).expect("one more offset than items");
+                let item = values.slice(at(index)..at(index + 1));
+                return Self { dtype: self.dtype, shape: Shape::new(), data: Data::Shared(item) };
+            }
+            Data::Inline(_) => panic!("row of a scalar"),
+        };
         let bytes = buffer.len() / rows;
         let (from, shape) = (index * bytes, Shape::from_slice(&self.shape[1..]));
         if shape.is_empty() {
@@ -317,6 +325,7 @@ mod tests {
         assert_eq!(ragged.item(2), Some(&b"ccc"[..]));
         assert_eq!(ragged.item(1), Some(&b""[..]));
         assert_eq!(ragged.item(3), None);
+        assert_eq!(ragged.row(2), texts[2]);
         let others = [Tensor::scalar(1i32), Tensor::scalar(1i64)];
         let error = Tensor::stack(&others, &pool, odd).unwrap_err().to_string();
         assert!(error.contains("number 1"), "{error}");

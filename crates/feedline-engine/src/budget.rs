@@ -20,6 +20,8 @@ pub enum Delivery {
     },
     /// The batches of an earlier run, as it wrote them down.
     Replay(Arc<Recording>),
+    /// Every stretch by itself, as [`WindowRun`](crate::WindowRun) has them.
+    Stretches,
 }
 
 /// Parameters of a run. None of them changes what is delivered, except seed, rank, world, delivery
@@ -120,7 +122,7 @@ impl Options {
         match self.delivery {
             Delivery::Ready { max_slip: 0 } => Some((MOST_OWED / size).clamp(1, 32) * size),
             Delivery::Ready { max_slip } => Some(max_slip * size),
-            Delivery::Exact | Delivery::Replay(_) => None,
+            Delivery::Exact | Delivery::Replay(_) | Delivery::Stretches => None,
         }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Dealer {
     /// Where the epoch that is being dealt was begun.
     start: Position,
     stretch: u64,
+    /// The stretch that was dealt last.
+    last: u64,
     /// The number of the next row among the rank's rows.
     number: u64,
     /// Rows that were dealt, and batches of padding alone.
@@ -33,7 +35,8 @@ impl Dealer {
             Delivery::Replay(_) => start.batches,
             _ => start.at.map_or(options.rank, |at| at.0),
         };
-        Self { start, stretch, number: 0, dealt: 0, padding: 0, epochs_left: options.epochs }
+        let epochs_left = options.epochs;
+        Self { start, stretch, last: 0, number: 0, dealt: 0, padding: 0, epochs_left }
     }
 
     /// Where the epoch that is being dealt was begun.
@@ -48,6 +51,11 @@ impl Dealer {
     /// Deals nothing more.
     pub(crate) fn end(&mut self) {
         self.epochs_left = Some(0);
+    }
+
+    /// The stretch that was dealt last.
+    pub(crate) fn dealt_stretch(&self) -> u64 {
+        self.last
     }
 
     /// The number of the next row that will be dealt.
@@ -89,6 +97,7 @@ impl Dealer {
                     numbers.retain(|number| !taken(*number));
                 }
             }
+            self.last = self.stretch;
             self.stretch += options.world;
             self.dealt += places.len() as u64;
             if !places.is_empty() || padded && !flows {
@@ -153,6 +162,9 @@ pub(crate) fn row_of(
 /// Whether rows flow together into batches, so that each of them has to be accounted for; otherwise
 /// every group is a batch.
 pub(crate) fn follows_rows(pipeline: &Pipeline, options: &Options, start: &Position) -> bool {
+    if options.delivery == Delivery::Stretches {
+        return false;
+    }
     let uneven = start.at.is_some() || start.batches > 0;
     !pipeline.is_counted() || uneven || options.delivery != Delivery::Exact
 }

@@ -150,6 +150,7 @@ pub fn explain(pipeline: &Pipeline, options: &Options) -> Explanation {
 
 fn delivery(pipeline: &Pipeline, options: &Options) -> String {
     match &options.delivery {
+        Delivery::Stretches => "every stretch by itself".to_owned(),
         Delivery::Exact => "in exact order; samples guessed to be slow are started first".into(),
         Delivery::Ready { .. } => {
             let size = pipeline.stretch() as u64;

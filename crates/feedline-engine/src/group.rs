@@ -12,6 +12,12 @@ pub(crate) enum Column {
     Rows(Vec<Option<Tensor>>),
 }
 
+/// A row's number in its stretch, its sample's index, and its fields.
+pub type GoodRow = (usize, u64, Vec<Tensor>);
+
+/// A row's number in its stretch, and why it is bad.
+pub type BadRow = (usize, Error);
+
 /// What is dealt: the places of a batch, or the end of an epoch.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -31,8 +37,8 @@ pub(crate) struct Group {
     pub queued: usize,
     /// Rows that are not finished.
     pub pending: usize,
-    /// Rows that are bad, and why.
-    pub bad: Vec<(usize, Error)>,
+    /// Rows that are bad.
+    pub bad: Vec<BadRow>,
     /// Bytes this group holds of the memory budget.
     pub bytes: usize,
     /// Whether its memory was taken.
@@ -201,6 +207,11 @@ impl Group {
         }
     }
 
+    /// Whether it has no rows, good or bad: the end of an epoch, or padding alone.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows() == 0 && self.bad.is_empty()
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         self.pending == 0 && (self.is_allocated() || self.rows() == 0)
     }
@@ -225,22 +236,21 @@ impl Group {
         Ok((stack_columns(self.columns, rows, &self.indices, pipeline, pool)?, self.indices))
     }
 
-    /// The one row of a group without a batch, and rows of others, each with its fields.
-    pub(crate) fn into_rows(self, pipeline: &Pipeline) -> Result<Vec<(usize, u64, Vec<Tensor>)>> {
-        self.into_good_rows(&[], pipeline)
-    }
-
-    /// The fields of each row that is not bad, with the row's number and its index.
-    pub(crate) fn into_good_rows(
-        self,
-        bad: &[usize],
-        pipeline: &Pipeline,
-    ) -> Result<Vec<(usize, u64, Vec<Tensor>)>> {
+    /// The rows that are not bad, and why the others are, each in order.
+    ///
+    /// # Errors
+    ///
+    /// If a row is missing, which would be a fault of the engine.
+    pub(crate) fn into_good_rows(self, pipeline: &Pipeline) -> Result<(Vec<GoodRow>, Vec<BadRow>)> {
         let rows = self.rows();
-        let good = (0..rows).filter(|row| !bad.contains(row)).collect();
+        let mut bad = self.bad;
+        bad.sort_by_key(|(row, _)| *row);
+        let is_bad = |row: &usize| bad.binary_search_by_key(row, |(row, _)| *row).is_ok();
+        let good = (0..rows).filter(|row| !is_bad(row)).collect();
         let indices = self.indices;
         let split = split_columns(self.columns, rows, good, pipeline)?;
-        Ok(split.into_iter().map(|(row, fields)| (row, indices[row], fields)).collect())
+        let good = split.into_iter().map(|(row, fields)| (row, indices[row], fields)).collect();
+        Ok((good, bad))
     }
 }
 

@@ -51,11 +51,10 @@ impl Lane {
         pipeline: Arc<Pipeline>,
         store: Arc<dyn Store>,
         options: Options,
+        pool: Pool,
         threads: usize,
     ) -> Self {
         let budget = Budget::new(&pipeline, &options, threads);
-        // What the consumer holds comes back as well.
-        let keep = options.memory.saturating_add(16 << 20);
         let length = pipeline.source.length().max(1);
         let large = pipeline.source.stored_bytes().unwrap_or(0) / length >= LARGE;
         Self {
@@ -64,7 +63,7 @@ impl Lane {
             store,
             options,
             budget,
-            pool: Pool::new(keep),
+            pool,
             cancel: Cancel::default(),
             cost: AtomicU64::new(0),
             done: Condvar::new(),

@@ -12,6 +12,8 @@
 //! straight into its row. Groups are dealt ahead of the consumer as far as memory allows, and
 //! delivered in order, whatever the number of threads.
 
+mod arrange;
+mod assembly;
 mod budget;
 mod counters;
 mod deal;
@@ -27,13 +29,17 @@ mod state;
 mod team;
 mod tracker;
 mod tune;
+mod window;
 mod worker;
 
+pub use assembly::{Assembly, Wanted};
 pub use budget::{Budget, Delivery, MOST_OWED, Options};
 pub use counters::{Stats, StepStats, Tuned};
 pub use deal::{Steps, steps_left};
 pub use explain::{Explanation, explain};
+pub use group::{BadRow, GoodRow};
 pub use record::Recording;
 pub use run::{Next, Run, Watch};
 pub use state::{State, merge_states};
 pub use team::Team;
+pub use window::{Progress, Rows, Stretch, Window, WindowRun};

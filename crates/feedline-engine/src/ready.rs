@@ -11,7 +11,8 @@
 use crate::group::{Column, columns, split_columns, stack_columns};
 use crate::lane::Lane;
 use crate::tracker::Tracker;
-use feedline_core::{Error, Position, Result, RowsMut, Tensor};
+use feedline_core::{Error, Pool, Position, Result, RowsMut, Tensor};
+use feedline_ops::Pipeline;
 use std::collections::VecDeque;
 
 /// A batch that is being filled, or waits to be delivered.
@@ -53,12 +54,12 @@ impl Filling {
     /// # Errors
     ///
     /// If rows have different shapes.
-    pub(crate) fn into_fields(self, lane: &Lane) -> Result<Vec<Tensor>> {
-        if lane.pipeline.batch.is_none() {
-            let rows = split_columns(self.columns, 1, vec![0], &lane.pipeline)?;
+    pub(crate) fn into_fields(self, pipeline: &Pipeline, pool: &Pool) -> Result<Vec<Tensor>> {
+        if pipeline.batch.is_none() {
+            let rows = split_columns(self.columns, 1, vec![0], pipeline)?;
             return Ok(rows.into_iter().flat_map(|(_, fields)| fields).collect());
         }
-        stack_columns(self.columns, self.claimed, &self.indices, &lane.pipeline, &lane.pool)
+        stack_columns(self.columns, self.claimed, &self.indices, pipeline, pool)
     }
 }
 

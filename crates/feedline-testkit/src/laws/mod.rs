@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod ready;
+mod windows;
 
 /// A run that gives nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -166,6 +167,7 @@ pub fn assert_laws_within(plan: &str, fixtures: &Fixtures, worlds: &[u64], resum
         laws.resumed_on_other_ranks(world, worlds);
     }
     laws.ready_is_the_same_set(worlds);
+    laws.windows_make_the_run(worlds);
     laws.dropped_leaves_nothing();
 }
 

@@ -1,0 +1,212 @@
+//! Makes of stretches that were computed anywhere what a run here would have delivered: the same
+//! batches, the same positions, the same errors.
+//!
+//! ```text
+//!  wants() ──► which step ──► (someone computes it) ──► give() ──► next() ──► batch, or the end
+//! ```
+
+use crate::arrange::Arranger;
+use crate::deal::{Dealer, Dealt};
+use crate::group::Group;
+use crate::{Next, Options, Rows, Steps};
+use feedline_core::{Batch, Cursor, EpochSeed, Error, Pool, Position, Result, Tensor};
+use feedline_ops::Pipeline;
+use std::sync::Arc;
+
+/// A stretch that is needed next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Where its epoch was begun.
+    pub start: Position,
+    /// Which of the rank's steps it is.
+    pub step: u64,
+}
+
+/// Puts stretches together.
+pub struct Assembly {
+    pipeline: Arc<Pipeline>,
+    options: Options,
+    pool: Pool,
+    dealer: Dealer,
+    arranger: Arranger,
+    cursor: Cursor,
+    /// What was dealt and is not arranged yet.
+    dealt: Option<Dealt>,
+    /// A batch that can be delivered.
+    batch: Option<Batch>,
+    failed: Option<Error>,
+    over: bool,
+}
+
+impl Assembly {
+    /// Begins at a position.
+    ///
+    /// # Errors
+    ///
+    /// If the options make no sense.
+    pub fn new(pipeline: Arc<Pipeline>, position: Position, options: Options) -> Result<Self> {
+        let pool = Pool::new(options.memory);
+        let dealer = Dealer::new(position.clone(), &options);
+        let cursor = Cursor::new(EpochSeed { seed: options.seed, epoch: position.epoch });
+        let arranger =
+            Arranger::new(Arc::clone(&pipeline), options.clone(), pool.clone(), position)?;
+        let (dealt, batch, failed) = (None, None, None);
+        Ok(Self {
+            pipeline,
+            options,
+            pool,
+            dealer,
+            arranger,
+            cursor,
+            dealt,
+            batch,
+            failed,
+            over: false,
+        })
+    }
+
+    /// Delivers what can be delivered; `None` if the stretch that [`Assembly::wants`] names has to
+    /// be given first.
+    ///
+    /// # Errors
+    ///
+    /// The first error in the order of samples. After it the run is over, and says so again.
+    #[expect(clippy::should_implement_trait, reason = "epochs end without ending the run")]
+    pub fn next(&mut self) -> Result<Option<Next>> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let next = self.advance();
+        if let Err(error) = &next {
+            self.failed = Some(error.clone());
+        }
+        next
+    }
+
+    fn advance(&mut self) -> Result<Option<Next>> {
+        loop {
+            if self.over {
+                return Ok(Some(Next::End));
+            }
+            if let Some(batch) = self.batch.take() {
+                return Ok(Some(Next::Batch(batch)));
+            }
+            if let Some(batch) = self.arranger.carried(false)? {
+                return Ok(Some(Next::Batch(batch)));
+            }
+            if self.dealt.is_none() {
+                self.dealt = self.dealer.next(&self.pipeline, &self.options)?;
+            }
+            match &self.dealt {
+                None => self.over = true,
+                Some(Dealt::Rows { places, .. }) if !places.is_empty() => return Ok(None),
+                Some(dealt) => {
+                    // What comes after all rows comes once they are delivered.
+                    if let Some(batch) = self.arranger.carried(true)? {
+                        return Ok(Some(Next::Batch(batch)));
+                    }
+                    if let Dealt::End { epoch } = *dealt {
+                        self.dealt = None;
+                        self.arranger.end_epoch(epoch);
+                        return Ok(Some(Next::EpochEnd(epoch)));
+                    }
+                    self.dealt = None;
+                    let epoch = self.dealer.start().epoch;
+                    let mut padding = Group::new(epoch, Vec::new(), Vec::new(), false, 0);
+                    padding.allocate(&self.pipeline, &self.pool)?;
+                    self.batch = self.arranger.group(padding)?;
+                }
+            }
+        }
+    }
+
+    /// Which stretch has to be given before anything else can be delivered, if one has to.
+    #[must_use]
+    pub fn wants(&self) -> Option<Wanted> {
+        let Some(Dealt::Rows { places, .. }) = &self.dealt else { return None };
+        let step = (self.dealer.dealt_stretch() - self.options.rank) / self.options.world;
+        (!places.is_empty()).then(|| Wanted { start: self.dealer.start().beginning(), step })
+    }
+
+    /// Takes the stretch that is wanted.
+    ///
+    /// # Errors
+    ///
+    /// If none is wanted, or it does not have the rows it should have.
+    pub fn give(&mut self, rows: Rows) -> Result<()> {
+        let Some(Dealt::Rows { epoch, places, numbers }) = self.dealt.take() else {
+            return Err(Error::Internal("a stretch that was not wanted".into()));
+        };
+        let wrong = || Error::Internal("a stretch with other rows than it should have".into());
+        let indices: Vec<u64> = places.iter().map(|place| self.index(epoch, *place)).collect();
+        let (good, bad) = match rows {
+            Rows::Batch(mut batch) if numbers.is_empty() => {
+                if batch.rows != places.len() {
+                    return Err(wrong());
+                }
+                batch.indices = self.options.with_index.then_some(indices);
+                self.arranger.note_batch(epoch, &places)?;
+                self.batch = Some(batch);
+                return Ok(());
+            }
+            Rows::Batch(batch) => (self.split(&batch), Vec::new()),
+            Rows::Some { good, bad } => {
+                (good.into_iter().map(|(row, _, fields)| (row, fields)).collect(), bad)
+            }
+        };
+        // Of a stretch that was delivered in part, only the rest is dealt.
+        let size = self.pipeline.stretch() as u64;
+        let length = self.pipeline.length().places();
+        let all = self.dealer.start().places(self.dealer.dealt_stretch(), size, length);
+        let (mut good, mut bad) = (good.into_iter().peekable(), bad.into_iter().peekable());
+        let mut wanted = places.iter().copied().zip(numbers).zip(indices).peekable();
+        let mut rows = Vec::with_capacity(places.len());
+        for (row, place) in all.into_iter().enumerate() {
+            let values = good.next_if(|(good, _)| *good == row).map(|(_, fields)| fields);
+            let error = bad.next_if(|(bad, _)| *bad == row).map(|(_, error)| error);
+            let Some(((_, number), index)) = wanted.next_if(|((wanted, _), _)| *wanted == place)
+            else {
+                continue;
+            };
+            let result = match (values, error) {
+                (Some(fields), None) => Ok((index, fields)),
+                (None, Some(error)) => Err(error),
+                _ => return Err(wrong()),
+            };
+            rows.push((place, number, result));
+        }
+        self.arranger.rows(epoch, rows)
+    }
+
+    /// The rows of a batch, each by itself.
+    fn split(&self, batch: &Batch) -> Vec<(usize, Vec<Tensor>)> {
+        let stacked = self.pipeline.batch.is_some();
+        let fields = batch.fields.iter().take(self.pipeline.sample.fields.len());
+        let columns: Vec<&Tensor> = fields.map(|(_, tensor)| tensor).collect();
+        let row = |row: usize| {
+            let value =
+                |tensor: &&Tensor| if stacked { tensor.row(row) } else { (*tensor).clone() };
+            (row, columns.iter().map(value).collect())
+        };
+        (0..batch.rows).map(row).collect()
+    }
+
+    fn index(&mut self, epoch: u64, place: u64) -> u64 {
+        if self.cursor.seed.epoch != epoch {
+            self.cursor = Cursor::new(EpochSeed { seed: self.options.seed, epoch });
+        }
+        self.pipeline.address(place, &mut self.cursor).index
+    }
+
+    /// Where it stands after what it has delivered.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.arranger.position()
+    }
+
+    /// How many steps are left in this epoch.
+    #[must_use]
+    pub fn steps_left(&self) -> Steps {
+        self.arranger.steps_left()
+    }
+}

@@ -10,6 +10,7 @@ with the random steps, in one pipeline: nothing is written, and nothing has to b
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,8 +78,9 @@ def small_data(folder: Path, count: int) -> Path:
     for done, case in enumerate(volumes.cases(None, count), 1):
         case = replace(case, spacing=tuple(0.6 * mm for mm in case.spacing)).scaled(27)
         volumes.make_raw(case, folder, seed=0)
-        print(f"\rmaking data in {folder}: {done} of {count} scans", end="", flush=True)
-    print()
+        if sys.stdout.isatty() or done == count:
+            end = "\n" if done == count else "\r"
+            print(f"making data in {folder}: {done} of {count} scans", end=end, flush=True)
     return folder
 
 

@@ -1,0 +1,60 @@
+//! What the tests of the journal share: a folder on a simulated disk, and what is read from it.
+#![allow(dead_code, reason = "each test binary uses some of it")]
+
+use feedline_journal::{History, Journal, Options, Result, SimulatedDisk};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where the journal lies on a simulated disk.
+pub fn folder() -> PathBuf {
+    PathBuf::from("/journal")
+}
+
+/// Small files, so that little is enough to fill several.
+pub fn small() -> Options {
+    Options {
+        version: 3,
+        segment_bytes: 2_000,
+        reserve_bytes: 4_096,
+        full_retry: Duration::from_millis(1),
+    }
+}
+
+/// Opens the journal of a simulated disk.
+pub fn open(disk: &SimulatedDisk) -> Result<(Journal, History)> {
+    open_with(disk, small())
+}
+
+/// Opens the journal of a simulated disk in some way.
+pub fn open_with(disk: &SimulatedDisk, options: Options) -> Result<(Journal, History)> {
+    Journal::open_on(Arc::new(disk.clone()), folder(), options)
+}
+
+/// A record whose bytes tell which one it is; lengths differ.
+pub fn record(number: u64) -> Vec<u8> {
+    let mut bytes = format!("record {number} ").into_bytes();
+    bytes.extend((0..number % 37).map(|byte| (byte * 7 + number) as u8));
+    bytes
+}
+
+/// The bytes of all records after the snapshot; fails unless their positions follow one another.
+pub fn records(history: &History) -> Vec<Vec<u8>> {
+    let first = history.snapshot.as_ref().map_or(0, |snapshot| snapshot.position.0);
+    let with_positions = (first..).zip(history.records());
+    with_positions
+        .map(|(position, record)| {
+            assert_eq!(record.position.0, position);
+            record.bytes.to_vec()
+        })
+        .collect()
+}
+
+/// The files of the journal whose names contain `part`, in order.
+pub fn files(disk: &SimulatedDisk, part: &str) -> Vec<PathBuf> {
+    use feedline_journal::Disk;
+    let mut names = disk.list(Path::new("/journal")).unwrap();
+    names.sort();
+    names.retain(|name| name.contains(part));
+    names.into_iter().map(|name| folder().join(name)).collect()
+}

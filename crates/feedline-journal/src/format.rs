@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_record_costs_sixteen_bytes() {
-        let (bytes, _) = segment(&[&[&[7; 33]; 10]]);
+        let (bytes, _) = segment(&[&[&[7; 33][..]; 10]]);
         assert_eq!(bytes.len(), HEADER + 10 * (33 + 16));
     }
 

@@ -89,7 +89,9 @@ impl Content {
                             2 => cut.saturating_sub(begin).min(piece.len()),
                             _ => piece.len() * coins.below(2) as usize,
                         };
-                        Self::write(&mut bytes, offset + begin as u64, &piece[..kept]);
+                        if kept > 0 {
+                            Self::write(&mut bytes, offset + begin as u64, &piece[..kept]);
+                        }
                     }
                 }
                 Change::Length(length) => {
@@ -257,6 +259,8 @@ enum Fate {
     /// The power fails while it happens.
     IsCutOff,
     Fails(io::Error),
+    /// It is not even tried.
+    Refused(io::Error),
 }
 
 impl Inner {
@@ -274,10 +278,10 @@ impl Inner {
         let number = self.operations;
         self.operations += 1;
         if self.stop_at.is_some_and(|stop| number > stop) {
-            return Fate::Fails(power_failed());
+            return Fate::Refused(power_failed());
         }
         if self.deny_writes {
-            return Fate::Fails(io::ErrorKind::PermissionDenied.into());
+            return Fate::Refused(io::ErrorKind::PermissionDenied.into());
         }
         match self.fail_at {
             Some((at, error)) if at == number => Fate::Fails(error.into()),
@@ -290,7 +294,7 @@ impl Inner {
     fn begin_change(&mut self) -> io::Result<()> {
         match self.begin() {
             Fate::Happens | Fate::IsCutOff => Ok(()),
-            Fate::Fails(error) => Err(error),
+            Fate::Fails(error) | Fate::Refused(error) => Err(error),
         }
     }
 
@@ -365,7 +369,7 @@ impl Disk for SimulatedDisk {
                 Ok(())
             }
             Fate::IsCutOff => Err(power_failed()),
-            Fate::Fails(error) => Err(error),
+            Fate::Fails(error) | Fate::Refused(error) => Err(error),
         }
     }
 
@@ -433,6 +437,7 @@ impl DiskFile for SimulatedFile {
                 file.pending.clear();
                 Err(error)
             }
+            Fate::Refused(error) => Err(error),
         }
     }
 

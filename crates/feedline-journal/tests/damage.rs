@@ -3,7 +3,7 @@
 mod common;
 
 use common::{files, folder, open, open_with, record, records, small};
-use feedline_journal::{Coins, Error, Options, SimulatedDisk, repair_on};
+use feedline_journal::{Coins, Error, Journal, Options, SimulatedDisk, repair_on};
 use std::sync::Arc;
 
 /// One long segment of `commits` commits of `size` records each, left as a killed process leaves it.
@@ -12,10 +12,16 @@ fn one_segment(commits: u64, size: u64) -> (SimulatedDisk, Vec<Vec<u8>>) {
     let (journal, _) = open_with(&disk, Options { segment_bytes: 1 << 30, ..small() }).unwrap();
     let all: Vec<Vec<u8>> = (0..commits * size).map(record).collect();
     for commit in all.chunks(size as usize) {
-        commit.iter().for_each(|record| drop(journal.append(record).unwrap()));
+        append(&journal, commit);
         journal.sync().unwrap();
     }
     (disk.after_kill(), all)
+}
+
+fn append(journal: &Journal, records: &[Vec<u8>]) {
+    for record in records {
+        journal.append(record).unwrap();
+    }
 }
 
 /// Several segments, a snapshot in the middle, closed in between.
@@ -231,9 +237,9 @@ fn a_missing_segment_is_refused_and_a_repair_keeps_what_comes_before() {
 fn a_damaged_snapshot_is_refused_and_a_repair_uses_an_older_one() {
     let disk = SimulatedDisk::new();
     let (journal, _) = open(&disk).unwrap();
-    (0..5).for_each(|number| drop(journal.append(&record(number)).unwrap()));
+    append(&journal, &(0..5).map(record).collect::<Vec<_>>());
     journal.snapshot(journal.next(), b"five").unwrap();
-    (5..9).for_each(|number| drop(journal.append(&record(number)).unwrap()));
+    append(&journal, &(5..9).map(record).collect::<Vec<_>>());
     journal.sync().unwrap();
     let before = copy(&disk);
     journal.snapshot(journal.next(), b"nine").unwrap();

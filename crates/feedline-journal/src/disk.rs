@@ -29,7 +29,7 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// If it cannot be read.
     fn list(&self, folder: &Path) -> io::Result<Vec<String>>;
 
-    /// The bytes of a file.
+    /// The bytes of a whole file.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// If it cannot be made.
     fn create(&self, file: &Path) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Opens a file that is there, for writing.
+    /// Opens a file that is there, for reading and writing.
     ///
     /// # Errors
     ///
@@ -80,8 +80,22 @@ pub trait Disk: Debug + Send + Sync + 'static {
     fn lock(&self, file: &Path) -> io::Result<Option<Box<dyn DiskFile>>>;
 }
 
-/// A file that is open for writing.
+/// A file that is open for reading and writing.
 pub trait DiskFile: Debug + Send + Sync {
+    /// How many bytes it has.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be told.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Reads some bytes, as many as it says; none at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// If not even one could be read.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+
     /// Writes some of the bytes, as many as it says.
     ///
     /// # Errors
@@ -164,11 +178,11 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, file: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(File::create(file)?))
+        Ok(Box::new(File::options().read(true).write(true).create(true).truncate(true).open(file)?))
     }
 
     fn open(&self, file: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(File::options().write(true).open(file)?))
+        Ok(Box::new(File::options().read(true).write(true).open(file)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -184,7 +198,8 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, file: &Path) -> io::Result<Option<Box<dyn DiskFile>>> {
-        let file = File::options().create(true).truncate(false).write(true).open(file)?;
+        let file =
+            File::options().read(true).write(true).create(true).truncate(false).open(file)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
@@ -194,6 +209,14 @@ impl Disk for RealDisk {
 }
 
 impl DiskFile for File {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, offset)
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
         FileExt::write_at(self, bytes, offset)
     }

@@ -67,6 +67,16 @@ pub enum Error {
         /// What stopped it.
         reason: String,
     },
+    /// The caller could not make use of something that was read; it knows why.
+    #[error("{file}: {what} was read, and refused: {source}")]
+    Refused {
+        /// The file.
+        file: PathBuf,
+        /// The snapshot, or which record.
+        what: String,
+        /// What the caller said.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// The call is wrong; its author can fix it.
     #[error("{0}")]
     Invalid(String),

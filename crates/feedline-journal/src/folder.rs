@@ -163,14 +163,20 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Writes down who holds the lock now.
+    ///
+    /// It is not made durable: the next opening learns the generation from the segments too.
     pub(crate) fn sign(&self, generation: u64) -> Result<()> {
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy();
         let text = format!("generation {generation}, process {} on {host}\n", std::process::id());
         write_all(&*self.file, 0, text.as_bytes())
             .and_then(|()| self.file.set_length(text.len() as u64))
-            .and_then(|()| sync(&*self.file))
             .map_err(|error| Error::disk("write", &self.path, error))
+    }
+
+    /// Makes durable what was written down.
+    pub(crate) fn sync(&self) -> Result<()> {
+        sync(&*self.file).map_err(|error| Error::disk("sync", &self.path, error))
     }
 }
 

@@ -1,6 +1,8 @@
 //! The bytes of segments and snapshots: how they are written, and what is made of what is found.
 //!
-//! Nothing here touches a disk, so that any bytes can be tried.
+//! Nothing here knows a disk, so that any bytes can be tried.
+
+use std::io;
 
 /// The journal's own format. It grows when the layout of records changes.
 pub(crate) const FORMAT: u32 = 1;
@@ -14,6 +16,9 @@ pub(crate) const RECORD_HEADER: usize = 16;
 
 /// The longest record.
 pub(crate) const LONGEST: usize = 64 << 20;
+
+/// How much of a file is read at a time.
+const WINDOW: usize = 1 << 18;
 
 /// The length that stands for the mark at the end of a journal that was closed.
 const END_MARK: u32 = u32::MAX;
@@ -171,6 +176,7 @@ pub(crate) fn end_mark(salt: u32, number: u32) -> [u8; RECORD_HEADER] {
 struct Claim {
     /// Whether it is the mark at the end, which has no bytes.
     mark: bool,
+    /// Where it would end, perhaps behind all that is there.
     end: usize,
     number: u32,
     index: u32,
@@ -182,8 +188,9 @@ impl Claim {
         let header = bytes.get(at..)?.first_chunk::<RECORD_HEADER>()?;
         let (length, number, index) = (u32_at(header, 4), u32_at(header, 8), u32_at(header, 12));
         let mark = length == END_MARK;
-        let end = at + RECORD_HEADER + if mark { 0 } else { length as usize };
-        (end <= bytes.len()).then_some(Self { mark, end, number, index })
+        let length = if mark { 0 } else { length as usize };
+        let end = at + RECORD_HEADER + length;
+        (length <= LONGEST).then_some(Self { mark, end, number, index })
     }
 
     #[inline]
@@ -198,7 +205,7 @@ pub(crate) struct Scan {
     /// How many records can be read from its beginning.
     pub records: u32,
     /// Where they end.
-    pub end: usize,
+    pub end: u64,
     /// What follows.
     pub rest: Rest,
 }
@@ -214,33 +221,122 @@ pub(crate) enum Rest {
     Damaged(Option<u32>),
 }
 
-/// Reads a segment from its first record on.
+/// Reads a segment from its first record on, and hands out each record with its number.
 ///
 /// A commit is written only when the one before it is durable. So if anything of a later commit can
 /// be read behind a broken record, that record was durable, and the disk has damaged it. If nothing
 /// can, or only records of the same commit, the commit was torn by the crash: its parts reach
 /// the disk in any order.
-pub(crate) fn scan(bytes: &[u8], salt: u32) -> Scan {
-    let (mut at, mut number) = (HEADER, 0);
+pub(crate) fn scan<E: From<io::Error>>(
+    mut window: Window<'_>,
+    salt: u32,
+    mut each: impl FnMut(u32, &[u8]) -> Result<(), E>,
+) -> Result<Scan, E> {
+    let mut number = 0;
     let mut ended = false;
-    while let Some(claim) = Claim::at(bytes, at) {
-        if ended || claim.number != number || !claim.holds(bytes, at, salt) {
+    while !ended {
+        let Some(size) = Claim::at(window.bytes(RECORD_HEADER)?, 0).map(|claim| claim.end) else {
+            break;
+        };
+        let bytes = window.bytes(size)?;
+        let Some(claim) = Claim::at(bytes, 0).filter(|claim| claim.end <= bytes.len()) else {
+            break;
+        };
+        if claim.number != number || !claim.holds(bytes, 0, salt) {
             break;
         }
-        at = claim.end;
-        ended = claim.mark;
-        number += u32::from(!claim.mark);
+        if claim.mark {
+            ended = true;
+        } else {
+            each(number, &bytes[RECORD_HEADER..size])?;
+            number += 1;
+        }
+        window.skip(size);
     }
-    let rest = if at == bytes.len() { Rest::Nothing } else { judge(bytes, at, number, salt) };
-    Scan { records: number, end: at, rest }
+    let end = window.at;
+    let rest = window.rest()?;
+    let rest = if rest.is_empty() { Rest::Nothing } else { judge(rest, number, salt) };
+    Ok(Scan { records: number, end, rest })
 }
 
-/// Whether what is broken at `from`, where record `expected` should be, is torn or damaged.
-fn judge(bytes: &[u8], from: usize, expected: u32, salt: u32) -> Rest {
+/// A file that is read from its beginning to its end, some bytes at a time.
+///
+/// A file as a whole would need as much memory, and fresh memory costs several times what reading
+/// the file does.
+pub(crate) struct Window<'a> {
+    read: &'a dyn Fn(u64, &mut [u8]) -> io::Result<usize>,
+    /// Where the bytes that were read begin in the file, and how long the file is.
+    at: u64,
+    length: u64,
+    /// What was read: of the buffer, this part is ahead.
+    buffer: &'a mut Vec<u8>,
+    begin: usize,
+    end: usize,
+}
+
+impl<'a> Window<'a> {
+    /// The bytes from `at` to `length`, in a buffer that is used again and again.
+    pub(crate) fn new(
+        read: &'a dyn Fn(u64, &mut [u8]) -> io::Result<usize>,
+        at: u64,
+        length: u64,
+        buffer: &'a mut Vec<u8>,
+    ) -> Self {
+        buffer.resize(buffer.len().max(WINDOW), 0);
+        Self { read, at, length, buffer, begin: 0, end: 0 }
+    }
+
+    /// What is ahead: at least so many bytes, unless the file ends before.
+    #[inline]
+    fn bytes(&mut self, count: usize) -> io::Result<&[u8]> {
+        if self.end - self.begin < count {
+            self.fill(count)?;
+        }
+        Ok(&self.buffer[self.begin..self.end])
+    }
+
+    #[cold]
+    fn fill(&mut self, count: usize) -> io::Result<()> {
+        let left = usize::try_from(self.length - self.at).unwrap_or(usize::MAX);
+        let count = count.min(left);
+        self.buffer.copy_within(self.begin..self.end, 0);
+        (self.begin, self.end) = (0, self.end - self.begin);
+        if self.buffer.len() < count {
+            self.buffer.resize(count, 0);
+        }
+        while self.end < count {
+            match (self.read)(self.at + self.end as u64, &mut self.buffer[self.end..]) {
+                // The file is shorter than it was: what is there counts.
+                Ok(0) => self.length = self.at + self.end as u64,
+                Ok(read) => self.end += read.min(left - self.end),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            if self.at + self.end as u64 >= self.length {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn skip(&mut self, count: usize) {
+        self.begin += count;
+        self.at += count as u64;
+    }
+
+    /// All that is ahead.
+    fn rest(&mut self) -> io::Result<&[u8]> {
+        self.bytes(usize::try_from(self.length - self.at).unwrap_or(usize::MAX))
+    }
+}
+
+/// Whether what is broken, where record `expected` should be, is torn or damaged.
+fn judge(bytes: &[u8], expected: u32, salt: u32) -> Rest {
     // Bytes made to look like ever so many long records must not take for ever.
     let mut effort = 8 * bytes.len() + (1 << 20);
     let mut last = None;
-    let mut at = from;
+    let mut at = 0;
     while let Some(claim) = claim_from(bytes, &mut at, expected) {
         let cost = claim.end - at;
         if cost > effort {
@@ -264,45 +360,13 @@ fn claim_from(bytes: &[u8], at: &mut usize, expected: u32) -> Option<Claim> {
     while *at + RECORD_HEADER <= bytes.len() {
         if let Some(claim) = Claim::at(bytes, *at) {
             let begins = claim.number.checked_sub(claim.index);
-            if begins.is_some_and(|begins| begins > expected) {
+            if claim.end <= bytes.len() && begins.is_some_and(|begins| begins > expected) {
                 return Some(claim);
             }
         }
         *at += 1;
     }
     None
-}
-
-/// Steps over the records of a segment that was scanned.
-#[derive(Clone, Debug)]
-pub(crate) struct Walk<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    left: u64,
-}
-
-impl<'a> Walk<'a> {
-    /// The first `records` records of a segment.
-    pub(crate) fn new(bytes: &'a [u8], records: u64) -> Self {
-        Self { bytes, at: HEADER, left: records }
-    }
-}
-
-impl<'a> Iterator for Walk<'a> {
-    type Item = &'a [u8];
-
-    #[inline]
-    fn next(&mut self) -> Option<&'a [u8]> {
-        self.left = self.left.checked_sub(1)?;
-        let begin = self.at + RECORD_HEADER;
-        self.at = begin + u32_at(self.bytes, self.at + 4) as usize;
-        Some(&self.bytes[begin..self.at])
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
-        (left, Some(left))
-    }
 }
 
 #[cfg(test)]
@@ -320,6 +384,25 @@ mod tests {
             bytes.extend(commit);
         }
         (bytes, salt)
+    }
+
+    /// Scans bytes that are given out a few at a time.
+    fn scan(bytes: &[u8], salt: u32) -> (Scan, Vec<Vec<u8>>) {
+        let mut records = Vec::new();
+        let read = |offset: u64, buffer: &mut [u8]| {
+            let some = bytes.get(offset as usize..).unwrap_or_default();
+            let some = &some[..some.len().min(buffer.len()).min(1_000)];
+            buffer[..some.len()].copy_from_slice(some);
+            Ok(some.len())
+        };
+        let mut buffer = Vec::new();
+        let window = Window::new(&read, HEADER as u64, bytes.len() as u64, &mut buffer);
+        let scan = super::scan(window, salt, |number, record| {
+            assert_eq!(number as usize, records.len());
+            records.push(record.to_vec());
+            Ok::<_, io::Error>(())
+        });
+        (scan.unwrap(), records)
     }
 
     #[test]
@@ -353,10 +436,20 @@ mod tests {
     fn records_come_back_as_they_were_written() {
         let records: &[&[u8]] = &[b"one", b"", b"three"];
         let (bytes, salt) = segment(&[records, &[b"four"]]);
-        let scan = scan(&bytes, salt);
-        assert_eq!(scan, Scan { records: 4, end: bytes.len(), rest: Rest::Nothing });
-        let walked: Vec<&[u8]> = Walk::new(&bytes, 4).collect();
-        assert_eq!(walked, [&b"one"[..], b"", b"three", b"four"]);
+        let (scan, found) = scan(&bytes, salt);
+        assert_eq!(scan, Scan { records: 4, end: bytes.len() as u64, rest: Rest::Nothing });
+        assert_eq!(found, [&b"one"[..], b"", b"three", b"four"]);
+    }
+
+    #[test]
+    fn records_come_back_whatever_their_length_is_to_the_window() {
+        for length in [0, 1, 1_000, WINDOW - 100, WINDOW, 3 * WINDOW + 1] {
+            let long = vec![7; length];
+            let (bytes, salt) = segment(&[&[b"short", &long, b"short", &long], &[b"end"]]);
+            let (scan, found) = scan(&bytes, salt);
+            assert_eq!((scan.records, scan.rest), (5, Rest::Nothing));
+            assert_eq!(found, [b"short", &long[..], b"short", &long, b"end"]);
+        }
     }
 
     #[test]
@@ -372,7 +465,7 @@ mod tests {
             let mut bytes = bytes.clone();
             bytes[HEADER + record * (RECORD_HEADER + 2) + RECORD_HEADER] ^= 1;
             let rest = if record < 2 { Rest::Damaged(Some(4)) } else { Rest::Torn };
-            let scan = scan(&bytes, salt);
+            let (scan, _) = scan(&bytes, salt);
             assert_eq!((scan.records as usize, scan.rest), (record, rest));
         }
     }
@@ -381,15 +474,15 @@ mod tests {
     fn after_the_mark_at_the_end_nothing_is_torn() {
         let (mut bytes, salt) = segment(&[&[b"aa", b"bb"]]);
         bytes.extend(end_mark(salt, 2));
-        assert_eq!(scan(&bytes, salt).rest, Rest::Nothing);
+        assert_eq!(scan(&bytes, salt).0.rest, Rest::Nothing);
         bytes[HEADER + RECORD_HEADER] ^= 1;
-        assert_eq!(scan(&bytes, salt).rest, Rest::Damaged(Some(1)));
+        assert_eq!(scan(&bytes, salt).0.rest, Rest::Damaged(Some(1)));
     }
 
     #[test]
     fn records_of_another_segment_are_none() {
         let (bytes, salt) = segment(&[&[b"aa"]]);
-        assert_eq!(scan(&bytes, salt ^ 1).records, 0);
+        assert_eq!(scan(&bytes, salt ^ 1).0.records, 0);
     }
 
     #[test]
@@ -399,7 +492,7 @@ mod tests {
             [0, 1_000_000u32, 900_000, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.extend(pattern.iter().cycle().take(4 << 20));
         let begun = std::time::Instant::now();
-        assert_eq!(scan(&bytes, salt).rest, Rest::Damaged(None));
+        assert_eq!(scan(&bytes, salt).0.rest, Rest::Damaged(None));
         assert!(begun.elapsed().as_secs() < 5);
     }
 }

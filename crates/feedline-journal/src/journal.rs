@@ -6,7 +6,7 @@ use crate::error::{Error, Result, is_full};
 use crate::folder::{Folder, Lock, sync};
 use crate::format::{Header, LONGEST, RECORD_HEADER, push};
 use crate::survey::Survey;
-use crate::{Generation, History, Options, Position};
+use crate::{Entry, Generation, Options, Position, Refusal, Torn};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -172,16 +172,23 @@ impl Shared {
 impl Journal {
     /// Opens the journal in a folder, which is made if it is not there.
     ///
-    /// All that the history holds is durable. What a crash left of a commit that was not is cut off.
+    /// All that it remembers is handed to `replay`: the newest snapshot, if there is one, and the
+    /// records after it, in order. It is durable when this returns, and not before; if this
+    /// fails, `replay` may have been given a part of it. What a crash left of a commit that had not
+    /// become durable is cut off, and returned for the log.
     ///
     /// # Errors
     ///
     /// [`Error::Held`] if it is open already, here or in another process; [`Error::Damaged`] if
     /// something before the end cannot be read; [`Error::Newer`] or [`Error::Foreign`] if a file was
-    /// not written by this release or an older one; [`Error::Full`] if there is not even space for an
+    /// not written by this release or an older one; [`Error::Refused`] if `replay` fails; [`Error::Full`] if there is not even space for an
     /// empty file; [`Error::Unavailable`] if the folder cannot be used.
-    pub fn open(folder: impl AsRef<Path>, options: Options) -> Result<(Self, History)> {
-        Self::open_on(Arc::new(RealDisk), folder, options)
+    pub fn open(
+        folder: impl AsRef<Path>,
+        options: Options,
+        replay: impl FnMut(Entry<'_>) -> Result<(), Refusal>,
+    ) -> Result<(Self, Option<Torn>)> {
+        Self::open_on(Arc::new(RealDisk), folder, options, replay)
     }
 
     /// [`Journal::open`] on any disk.
@@ -193,20 +200,16 @@ impl Journal {
         disk: Arc<dyn Disk>,
         folder: impl AsRef<Path>,
         options: Options,
-    ) -> Result<(Self, History)> {
+        mut replay: impl FnMut(Entry<'_>) -> Result<(), Refusal>,
+    ) -> Result<(Self, Option<Torn>)> {
         let folder = Folder::new(disk, folder.as_ref());
         let lock = folder.lock()?;
-        let mut survey = Survey::read(&folder, options.version)?;
+        let survey = Survey::read(&folder, options.version, &mut replay)?;
         if let Some(damage) = survey.damage {
             return Err(damage.into_error());
         }
         let generation = survey.generation.max(lock.generation) + 1;
-        // Only then is it certain that what makes files unneeded is there to stay.
         make_durable(&folder, &survey)?;
-        for path in std::mem::take(&mut survey.unneeded) {
-            // What cannot be removed now is not needed at the next opening either.
-            let _ = folder.disk.remove(&path);
-        }
 
         let next = survey.end();
         let header = Header::segment(options.version, generation, next);
@@ -224,6 +227,11 @@ impl Journal {
             }
             other => other?,
         };
+        // All names are durable now, also that of a snapshot which makes other files unneeded.
+        for path in &survey.unneeded {
+            // What cannot be removed now is not needed at the next opening either.
+            let _ = folder.disk.remove(path);
+        }
         if let (Health::Well, Err(error)) = (&health, folder.make_reserve(options.reserve_bytes, 0))
         {
             if !is_full(&error) {
@@ -245,8 +253,8 @@ impl Journal {
             rolls_wanted: 0,
             rolls_done: 0,
             segments,
-            snapshot: survey.snapshot.as_ref().map(|snapshot| snapshot.position.0),
-            since_snapshot: survey.segments.iter().map(|segment| segment.size()).sum(),
+            snapshot: survey.snapshot,
+            since_snapshot: survey.size(),
             freed: false,
             closing: false,
         };
@@ -267,9 +275,8 @@ impl Journal {
             what: "a thread for the journal".to_owned(),
             source: Arc::new(error),
         })?;
-        let Survey { snapshot, segments, torn, .. } = survey;
         let journal = Self { shared, thread: Some(thread), snapshots: Mutex::new(()) };
-        Ok((journal, History { snapshot, torn, segments }))
+        Ok((journal, survey.torn))
     }
 
     /// Appends a record and says where. It is durable when [`Journal::wait`] or
@@ -404,8 +411,7 @@ impl Journal {
 
         let folder = &shared.folder;
         let path = folder.snapshot(position.0);
-        let header =
-            Header::snapshot(shared.options.version, shared.generation, position.0, bytes);
+        let header = Header::snapshot(shared.options.version, shared.generation, position.0, bytes);
         match folder.create_whole(&path, &[&header.encode(), bytes]) {
             Ok(_) => {}
             Err(error) if is_full(&error) => return Err(shared.full()),
@@ -417,7 +423,8 @@ impl Journal {
             let mut state = shared.state();
             state.since_snapshot -= since;
             let before = state.snapshot.replace(position.0);
-            unneeded.extend(before.filter(|old| *old != position.0).map(|old| folder.snapshot(old)));
+            unneeded
+                .extend(before.filter(|old| *old != position.0).map(|old| folder.snapshot(old)));
             let covered = state.segments.partition_point(|first| *first <= position.0);
             let covered = covered.saturating_sub(1);
             unneeded.extend(state.segments.drain(..covered).map(|first| folder.segment(first)));
@@ -513,19 +520,16 @@ impl Drop for Journal {
     }
 }
 
-/// Cuts off what was torn, and makes durable what a process may have left that was killed.
+/// Cuts off what was torn, and makes durable what a process may have left that was killed. The
+/// names are left to the segment that is made next.
 fn make_durable(folder: &Folder, survey: &Survey) -> Result<()> {
     if let Some(torn) = &survey.torn {
-        let cut = folder.disk.open(&torn.file).and_then(|file| {
-            file.set_length(torn.offset)?;
-            sync(&*file)
-        });
+        let cut = folder.disk.open(&torn.file).and_then(|file| file.set_length(torn.offset));
         cut.map_err(|error| Error::disk("cut", &torn.file, error))?;
     }
     if let Some(last) = survey.segments.last() {
         let synced = folder.disk.open(&last.path).and_then(|file| sync(&*file));
         synced.map_err(|error| Error::disk("sync", &last.path, error))?;
     }
-    let synced = folder.sync_names();
-    synced.map_err(|error| Error::disk("sync", &folder.path, error))
+    Ok(())
 }

@@ -66,17 +66,28 @@
 //! # Example
 //!
 //! ```
-//! use feedline_journal::{Journal, Options};
+//! use feedline_journal::{Entry, Journal, Options};
 //!
 //! # let folder = tempfile::tempdir()?;
-//! let (journal, history) = Journal::open(folder.path(), Options::default())?;
-//! assert!(history.snapshot.is_none() && history.records().next().is_none());
-//! let position = journal.append(b"granted window 7")?;
-//! journal.wait(position)?;
-//! drop(journal);
+//! for opening in 0..3 {
+//!     // The state is what the snapshot says, and what the records after it add.
+//!     let mut windows = String::new();
+//!     let (journal, _torn) = Journal::open(folder.path(), Options::default(), |entry| {
+//!         match entry {
+//!             Entry::Snapshot(snapshot) => windows = str::from_utf8(snapshot.bytes)?.to_owned(),
+//!             Entry::Record(record) => windows += str::from_utf8(record.bytes)?,
+//!         }
+//!         Ok(())
+//!     })?;
+//!     assert_eq!(windows, ["", "granted 7; ", "granted 7; granted 7; "][opening]);
 //!
-//! let (_, history) = Journal::open(folder.path(), Options::default())?;
-//! assert_eq!(history.records().next().unwrap().bytes, b"granted window 7");
+//!     windows += "granted 7; ";
+//!     let position = journal.append(b"granted 7; ")?;
+//!     journal.wait(position)?; // Only now may anybody be told.
+//!     if journal.bytes_since_snapshot() > 50 {
+//!         journal.snapshot(journal.next(), windows.as_bytes())?;
+//!     }
+//! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -150,33 +161,27 @@ impl Default for Options {
     }
 }
 
-/// All that a journal remembers, as it was when it was opened.
-#[derive(Debug)]
-pub struct History {
-    /// The newest snapshot.
-    pub snapshot: Option<Snapshot>,
-    /// What was cut off the end because its commit had not become durable.
-    pub torn: Option<Torn>,
-    segments: Vec<survey::Segment>,
-}
+/// Why a caller cannot make use of what was read.
+pub type Refusal = Box<dyn std::error::Error + Send + Sync>;
 
-impl History {
-    /// The records after the snapshot, in order.
-    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
-        let from = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.position.0);
-        self.segments.iter().flat_map(move |segment| segment.records_from(from))
-    }
+/// A part of what a journal remembers, handed out when it is opened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Entry<'a> {
+    /// The newest snapshot: comes first, if there is one.
+    Snapshot(Snapshot<'a>),
+    /// A record after it, in order.
+    Record(Record<'a>),
 }
 
 /// A state of the caller that stands for all records before a position.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Snapshot<'a> {
     /// The position of the first record that it does not cover.
     pub position: Position,
     /// The caller's version when it was written.
     pub version: u32,
     /// The caller's bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: &'a [u8],
 }
 
 /// One record of the history.

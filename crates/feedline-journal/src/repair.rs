@@ -51,13 +51,14 @@ pub fn repair_on(
 ) -> Result<Repaired> {
     let folder = Folder::new(disk, folder.as_ref());
     let lock = folder.lock()?;
-    let survey = Survey::read(&folder, options.version)?;
+    let survey = Survey::read(&folder, options.version, &mut |_| Ok(()))?;
     let (end, generation) = (survey.end(), survey.generation.max(lock.generation));
     let Some(damage) = survey.damage else {
         return Ok(Repaired { end: Position(end), lost: 0, aside: Vec::new() });
     };
     // The generation must go on growing, also if the files that prove it are moved aside.
     lock.sign(generation)?;
+    lock.sync()?;
     let mut moved = Vec::new();
     // The part is saved before anything else is done: until the very end the folder is either
     // damaged still, or all that was not kept lies aside.

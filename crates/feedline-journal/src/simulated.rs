@@ -401,6 +401,19 @@ struct SimulatedFile {
 }
 
 impl DiskFile for SimulatedFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.disk.inner().files[self.index].seen.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let inner = self.disk.inner();
+        let bytes = &inner.files[self.index].seen;
+        let bytes = bytes.get(offset as usize..).unwrap_or_default();
+        let some = bytes.len().min(buffer.len());
+        buffer[..some].copy_from_slice(&bytes[..some]);
+        Ok(some)
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
         let mut inner = self.disk.inner();
         inner.begin_change()?;
@@ -497,7 +510,8 @@ mod tests {
     fn a_name_that_was_not_synced_may_be_lost() {
         let disk = SimulatedDisk::new();
         disk.create(Path::new("f/a")).unwrap();
-        let there = (0..100).filter(|seed| disk.after_crash(*seed).bytes(Path::new("f/a")).is_some());
+        let there =
+            (0..100).filter(|seed| disk.after_crash(*seed).bytes(Path::new("f/a")).is_some());
         assert!((20..80).contains(&there.count()));
     }
 

@@ -5,14 +5,17 @@
 
 use crate::error::{Error, Result};
 use crate::folder::{Folder, Named};
-use crate::format::{FORMAT, HEADER, Header, Kind, Rest, Walk, WrongHeader, scan};
-use crate::{Position, Record, Snapshot, Torn};
+use crate::format::{FORMAT, HEADER, Header, Kind, Rest, Window, WrongHeader, scan};
+use crate::{Entry, Position, Record, Refusal, Snapshot, Torn};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What a folder holds.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
-    pub snapshot: Option<Snapshot>,
+    /// The position of the first record that the newest snapshot does not cover.
+    pub snapshot: Option<u64>,
     /// The segments that continue it, up to the first damage.
     pub segments: Vec<Segment>,
     pub torn: Option<Torn>,
@@ -28,8 +31,6 @@ pub(crate) struct Survey {
 pub(crate) struct Segment {
     pub path: PathBuf,
     pub first: u64,
-    version: u32,
-    bytes: Vec<u8>,
     records: u64,
     /// Where the records end, and what follows them.
     end: u64,
@@ -50,14 +51,28 @@ pub(crate) struct Damage {
     pub end: u64,
 }
 
+/// Who is given what is read.
+pub(crate) type Replay<'a> = &'a mut dyn FnMut(Entry<'_>) -> Result<(), Refusal>;
+
+/// One survey, under way.
+struct Surveyor<'a> {
+    folder: &'a Folder,
+    /// The highest version of records that the caller knows.
+    version: u32,
+    replay: Replay<'a>,
+    buffer: Vec<u8>,
+    survey: Survey,
+}
+
 impl Survey {
-    /// Reads the whole folder. `version` is the highest version of records that the caller knows.
+    /// Reads the whole folder, and hands out what it holds up to the first damage. `version` is
+    /// the highest version of records that the caller knows.
     ///
     /// # Errors
     ///
-    /// If a file cannot be read, was written by a newer release, or is foreign. Damage is no error
-    /// here.
-    pub(crate) fn read(folder: &Folder, version: u32) -> Result<Self> {
+    /// If a file cannot be read, was written by a newer release, or is foreign, or if the caller
+    /// refuses something. Damage is no error here.
+    pub(crate) fn read(folder: &Folder, version: u32, replay: Replay<'_>) -> Result<Self> {
         let names = folder.disk.list(&folder.path);
         let names = names.map_err(|error| Error::disk("list", &folder.path, error))?;
         let (mut segments, mut snapshots, mut survey) = (Vec::new(), Vec::new(), Self::default());
@@ -75,9 +90,10 @@ impl Survey {
         }
         segments.sort_unstable();
         snapshots.sort_unstable();
-        survey.read_snapshots(folder, &snapshots, version)?;
-        survey.read_segments(folder, &segments, version)?;
-        Ok(survey)
+        let mut surveyor = Surveyor { folder, version, replay, buffer: Vec::new(), survey };
+        surveyor.read_snapshots(&snapshots)?;
+        surveyor.read_segments(&segments)?;
+        Ok(surveyor.survey)
     }
 
     /// The position after the last record.
@@ -85,71 +101,14 @@ impl Survey {
         self.segments.last().map_or(0, Segment::next).max(self.covered())
     }
 
-    /// The position of the first record that the snapshot does not cover.
-    pub(crate) fn covered(&self) -> u64 {
-        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.position.0)
+    /// The position of the first record that no snapshot covers.
+    fn covered(&self) -> u64 {
+        self.snapshot.unwrap_or(0)
     }
 
-    /// Takes the newest snapshot that can be read.
-    fn read_snapshots(&mut self, folder: &Folder, positions: &[u64], version: u32) -> Result<()> {
-        for position in positions.iter().rev() {
-            let path = folder.snapshot(*position);
-            if self.snapshot.is_some() {
-                self.unneeded.push(path);
-                continue;
-            }
-            let mut bytes = read(folder, &path)?;
-            match snapshot_header(&path, *position, &bytes, version)? {
-                Ok(header) => {
-                    self.generation = self.generation.max(header.generation);
-                    bytes.drain(..HEADER);
-                    let position = Position(*position);
-                    self.snapshot = Some(Snapshot { position, version: header.version, bytes });
-                }
-                Err(reason) => self.add(Damage::whole(path, *position, reason)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the segments that continue the snapshot, up to the first damage.
-    fn read_segments(&mut self, folder: &Folder, firsts: &[u64], version: u32) -> Result<()> {
-        let covered = self.covered();
-        if firsts.is_empty() && self.snapshot.is_some() {
-            let reason = "it should follow the snapshot, and is missing";
-            self.add(Damage::at(&folder.segment(covered), 0, reason));
-        }
-        // All records of a segment are covered if the next one begins at or before that position.
-        let needed = firsts.partition_point(|first| *first <= covered).saturating_sub(1);
-        self.unneeded.extend(firsts[..needed].iter().map(|first| folder.segment(*first)));
-        let mut stopped = false;
-        for first in &firsts[needed..] {
-            let path = folder.segment(*first);
-            let bytes = read(folder, &path)?;
-            let header = header(&path, Kind::Segment, *first, &bytes, version)?;
-            if let Ok(header) = &header {
-                self.generation = self.generation.max(header.generation);
-            }
-            let last = Some(first) == firsts.last();
-            if !stopped && last && bytes.len() < HEADER && *first == self.expected(*first) {
-                // Even its header was cut off: there is nothing left of it.
-                let bytes = bytes.len() as u64;
-                self.torn = (bytes > 0).then_some(Torn { file: path, offset: 0, bytes });
-                continue;
-            }
-            let placed = match header {
-                Ok(header) => {
-                    let segment = Segment::read(path, &header, bytes);
-                    if stopped { Err(segment.unusable("")) } else { self.place(segment, last) }
-                }
-                Err(reason) => Err(Damage::whole(path, *first, reason)),
-            };
-            if let Err(damage) = placed {
-                self.add(damage);
-                stopped = true;
-            }
-        }
-        Ok(())
+    /// How many bytes the records take that follow the snapshot, and some before it.
+    pub(crate) fn size(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.end - HEADER as u64).sum()
     }
 
     /// Where a segment should begin whose name says `first`.
@@ -161,19 +120,24 @@ impl Survey {
         }
     }
 
-    /// Adds a segment to the history if it continues it, as far as it can be read.
-    fn place(&mut self, segment: Segment, last: bool) -> Result<(), Damage> {
-        let expected = self.expected(segment.first);
-        if segment.first < expected {
-            return Err(segment.unusable("the file before it holds its first record too"));
+    /// What is wrong with where a segment begins, if anything is.
+    fn misplaced(&self, path: &Path, first: u64) -> Option<Damage> {
+        let expected = self.expected(first);
+        if first < expected {
+            return Some(Damage::at(path, 0, "the file before it holds its first record too"));
         }
-        if segment.first > expected {
-            let missing = format!("records {expected} to {} are missing", segment.first - 1);
-            let damage = segment.unusable(&missing);
-            let Some(before) = self.segments.last() else { return Err(damage) };
-            let cut = (before.rest != Rest::Nothing).then(|| (before.path.clone(), before.end));
-            return Err(Damage { file: before.path.clone(), offset: before.end, cut, ..damage });
-        }
+        let missing = || format!("records {expected} to {} are missing", first - 1);
+        (first > expected).then(|| match self.segments.last() {
+            None => Damage::at(path, 0, &missing()),
+            Some(before) => {
+                let cut = (before.rest != Rest::Nothing).then(|| (before.path.clone(), before.end));
+                Damage { cut, ..Damage::at(&before.path, before.end, &missing()) }
+            }
+        })
+    }
+
+    /// Adds a segment that continues the history, as far as it can be read.
+    fn place(&mut self, segment: Segment, length: u64, last: bool) -> Option<Damage> {
         let (path, offset) = (segment.path.clone(), segment.end);
         let damage = match segment.rest {
             Rest::Damaged(_) => {
@@ -181,15 +145,14 @@ impl Survey {
                 Some(Damage { end: segment.known(), cut: Some((path, offset)), ..damage })
             }
             Rest::Torn if last => {
-                let bytes = segment.bytes.len() as u64 - offset;
-                self.torn = Some(Torn { file: path, offset, bytes });
+                self.torn = Some(Torn { file: path, offset, bytes: length - offset });
                 None
             }
             // If records are missing here, the next file begins too late.
             Rest::Torn | Rest::Nothing => None,
         };
         self.segments.push(segment);
-        damage.map_or(Ok(()), Err)
+        damage
     }
 
     /// Notes damage. The first one is reported; all are repaired.
@@ -205,20 +168,172 @@ impl Survey {
     }
 }
 
-impl Segment {
-    fn read(path: PathBuf, header: &Header, bytes: Vec<u8>) -> Self {
-        let scan = scan(&bytes, header.salt());
-        Self {
-            path,
-            first: header.position,
-            version: header.version,
-            bytes,
-            records: u64::from(scan.records),
-            end: scan.end as u64,
-            rest: scan.rest,
+impl Surveyor<'_> {
+    /// Takes the newest snapshot that can be read.
+    fn read_snapshots(&mut self, positions: &[u64]) -> Result<()> {
+        for position in positions.iter().rev() {
+            let path = self.folder.snapshot(*position);
+            if self.survey.snapshot.is_some() {
+                self.survey.unneeded.push(path);
+                continue;
+            }
+            let read = self.folder.disk.read(&path);
+            let bytes = read.map_err(|error| Error::disk("read", &path, error))?;
+            let header = self.header(&path, Kind::Snapshot, *position, &bytes)?;
+            match header.and_then(|header| whole_snapshot(header, &bytes[HEADER..])) {
+                Ok(header) => {
+                    self.survey.generation = self.survey.generation.max(header.generation);
+                    self.survey.snapshot = Some(*position);
+                    let (position, version) = (Position(*position), header.version);
+                    let snapshot = Snapshot { position, version, bytes: &bytes[HEADER..] };
+                    (self.replay)(Entry::Snapshot(snapshot))
+                        .map_err(|refusal| refused(&path, "its snapshot".to_owned(), refusal))?;
+                }
+                Err(reason) => self.survey.add(Damage::whole(&path, *position, &reason)),
+            }
         }
+        Ok(())
     }
 
+    /// Takes the segments that continue the snapshot, up to the first damage.
+    fn read_segments(&mut self, firsts: &[u64]) -> Result<()> {
+        let covered = self.survey.covered();
+        if firsts.is_empty() && self.survey.snapshot.is_some() {
+            let reason = "it should follow the snapshot, and is missing";
+            self.survey.add(Damage::at(&self.folder.segment(covered), 0, reason));
+        }
+        // All records of a segment are covered if the next one begins at or before that position.
+        let needed = firsts.partition_point(|first| *first <= covered).saturating_sub(1);
+        let unneeded = firsts[..needed].iter().map(|first| self.folder.segment(*first));
+        self.survey.unneeded.extend(unneeded);
+        let mut stopped = false;
+        for first in &firsts[needed..] {
+            let last = Some(first) == firsts.last();
+            if let Some(damage) = self.read_segment(*first, last, stopped)? {
+                self.survey.add(damage);
+                stopped = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one segment. If the history has `stopped`, only what is lost with it is of interest.
+    fn read_segment(&mut self, first: u64, last: bool, stopped: bool) -> Result<Option<Damage>> {
+        let path = self.folder.segment(first);
+        let failed = |error| Error::disk("read", &path, error);
+        let file = self.folder.disk.open(&path).map_err(failed)?;
+        let length = file.length().map_err(failed)?;
+        let mut head = Vec::new();
+        while head.len() < HEADER {
+            let mut buffer = [0; HEADER];
+            match file.read_at(head.len() as u64, &mut buffer[head.len()..]).map_err(failed)? {
+                0 => break,
+                read => head.extend_from_slice(&buffer[head.len()..][..read]),
+            }
+        }
+        let survey = &mut self.survey;
+        if !stopped && last && head.len() < HEADER && first == survey.expected(first) {
+            // Even its header was cut off: there is nothing left of it.
+            survey.torn = (length > 0).then_some(Torn { file: path, offset: 0, bytes: length });
+            return Ok(None);
+        }
+        let header = match self.header(&path, Kind::Segment, first, &head)? {
+            Ok(header) => header,
+            Err(reason) => return Ok(Some(Damage::whole(&path, first, &reason))),
+        };
+        self.survey.generation = self.survey.generation.max(header.generation);
+        let misplaced = match stopped {
+            true => Some(Damage::at(&path, 0, "it follows damage")),
+            false => self.survey.misplaced(&path, first),
+        };
+
+        let read = |offset: u64, buffer: &mut [u8]| file.read_at(offset, buffer);
+        let window = Window::new(&read, HEADER as u64, length, &mut self.buffer);
+        let covered = if misplaced.is_some() { u64::MAX } else { self.survey.covered() };
+        let scanned = scan(window, header.salt(), |number, bytes| {
+            let position = first + u64::from(number);
+            if position < covered {
+                return Ok(());
+            }
+            let record = Record { position: Position(position), version: header.version, bytes };
+            (self.replay)(Entry::Record(record)).map_err(|refusal| {
+                Interrupted::Refused(refused(&path, format!("record {position}"), refusal))
+            })
+        });
+        let scanned = scanned.map_err(|interrupted| match interrupted {
+            Interrupted::Disk(error) => failed(error),
+            Interrupted::Refused(error) => error,
+        })?;
+        let segment = Segment {
+            path: path.clone(),
+            first,
+            records: u64::from(scanned.records),
+            end: scanned.end,
+            rest: scanned.rest,
+        };
+        Ok(match misplaced {
+            Some(damage) => Some(Damage { aside: vec![path], end: segment.known(), ..damage }),
+            None => self.survey.place(segment, length, last),
+        })
+    }
+
+    /// The header of a file, or what is wrong with it.
+    fn header(
+        &self,
+        path: &Path,
+        kind: Kind,
+        position: u64,
+        bytes: &[u8],
+    ) -> Result<Result<Header, String>> {
+        let newer = |what, found, known| Error::Newer { file: path.to_owned(), what, found, known };
+        match Header::decode(kind, bytes) {
+            Ok(header) if header.version > self.version => {
+                Err(newer("version of its records", header.version, self.version))
+            }
+            Ok(header) if header.position != position => {
+                Ok(Err(format!("it was written as position {}", header.position)))
+            }
+            Ok(header) => Ok(Ok(header)),
+            Err(WrongHeader::Newer(format)) => Err(newer("format", format, FORMAT)),
+            Err(WrongHeader::Foreign) => {
+                let reason = "it does not begin as one".to_owned();
+                Err(Error::Foreign { file: path.to_owned(), reason })
+            }
+            Err(WrongHeader::Damaged) => Ok(Err("its header is broken".to_owned())),
+            Err(WrongHeader::Short) => Ok(Err("its header is cut off".to_owned())),
+        }
+    }
+}
+
+/// Why a scan ended early.
+enum Interrupted {
+    Disk(io::Error),
+    Refused(Error),
+}
+
+impl From<io::Error> for Interrupted {
+    fn from(error: io::Error) -> Self {
+        Self::Disk(error)
+    }
+}
+
+/// The header again if it describes these bytes.
+fn whole_snapshot(header: Header, bytes: &[u8]) -> Result<Header, String> {
+    if header.length != bytes.len() as u64 {
+        let (right, here) = (header.length, bytes.len());
+        return Err(format!("{right} bytes should follow its header, and {here} do"));
+    }
+    if header.body != crc_fast::crc32_iscsi(bytes) {
+        return Err("its checksum is wrong".to_owned());
+    }
+    Ok(header)
+}
+
+fn refused(file: &Path, what: String, refusal: Refusal) -> Error {
+    Error::Refused { file: file.to_owned(), what, source: Arc::from(refusal) }
+}
+
+impl Segment {
     /// The position after its last record that can be read.
     fn next(&self) -> u64 {
         self.first + self.records
@@ -231,28 +346,6 @@ impl Segment {
             _ => self.next(),
         }
     }
-
-    /// How many bytes its records take.
-    pub(crate) fn size(&self) -> u64 {
-        self.end - HEADER as u64
-    }
-
-    /// The records from `position` on.
-    pub(crate) fn records_from(&self, position: u64) -> impl Iterator<Item = Record<'_>> {
-        let covered = position.saturating_sub(self.first).min(self.records);
-        let mut walk = Walk::new(&self.bytes, self.records);
-        walk.by_ref().take(covered as usize).for_each(drop);
-        (self.first + covered..).zip(walk).map(|(position, bytes)| Record {
-            position: Position(position),
-            version: self.version,
-            bytes,
-        })
-    }
-
-    fn unusable(self, reason: &str) -> Damage {
-        let end = self.known();
-        Damage::whole(self.path, end, reason.to_owned())
-    }
 }
 
 impl Damage {
@@ -262,63 +355,12 @@ impl Damage {
     }
 
     /// A file of which nothing can be used.
-    fn whole(file: PathBuf, end: u64, reason: String) -> Self {
-        Self { file: file.clone(), offset: 0, reason, cut: None, aside: vec![file], end }
+    fn whole(file: &Path, end: u64, reason: &str) -> Self {
+        Self { aside: vec![file.to_owned()], end, ..Self::at(file, 0, reason) }
     }
 
     pub(crate) fn into_error(self) -> Error {
         let Self { file, offset, reason, .. } = self;
         Error::Damaged { file, offset, reason }
-    }
-}
-
-fn read(folder: &Folder, path: &Path) -> Result<Vec<u8>> {
-    folder.disk.read(path).map_err(|error| Error::disk("read", path, error))
-}
-
-/// The header of a snapshot whose bytes are whole, or what is wrong with it.
-fn snapshot_header(
-    path: &Path,
-    position: u64,
-    bytes: &[u8],
-    version: u32,
-) -> Result<Result<Header, String>> {
-    Ok(header(path, Kind::Snapshot, position, bytes, version)?.and_then(|header| {
-        let body = &bytes[HEADER..];
-        if header.length != body.len() as u64 {
-            let (right, here) = (header.length, body.len());
-            return Err(format!("{right} bytes should follow its header, and {here} do"));
-        }
-        if header.body != crc_fast::crc32_iscsi(body) {
-            return Err("its checksum is wrong".to_owned());
-        }
-        Ok(header)
-    }))
-}
-
-/// The header of a file, or what is wrong with it.
-fn header(
-    path: &Path,
-    kind: Kind,
-    position: u64,
-    bytes: &[u8],
-    version: u32,
-) -> Result<Result<Header, String>> {
-    let newer = |what, found, known| Error::Newer { file: path.to_owned(), what, found, known };
-    match Header::decode(kind, bytes) {
-        Ok(header) if header.version > version => {
-            Err(newer("version of its records", header.version, version))
-        }
-        Ok(header) if header.position != position => {
-            Ok(Err(format!("it was written as position {}", header.position)))
-        }
-        Ok(header) => Ok(Ok(header)),
-        Err(WrongHeader::Newer(format)) => Err(newer("format", format, FORMAT)),
-        Err(WrongHeader::Foreign) => {
-            let reason = "it does not begin as one".to_owned();
-            Err(Error::Foreign { file: path.to_owned(), reason })
-        }
-        Err(WrongHeader::Damaged) => Ok(Err("its header is broken".to_owned())),
-        Err(WrongHeader::Short) => Ok(Err("its header is cut off".to_owned())),
     }
 }

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{files, open, record, records};
-use feedline_journal::{Coins, Error, History, Journal, Result, SimulatedDisk};
+use common::{History, files, open, record, records};
+use feedline_journal::{Coins, Error, Journal, Result, SimulatedDisk};
 use std::io;
 
 /// What a caller knows of its journal.
@@ -22,9 +22,9 @@ impl Caller {
     fn check(&mut self, journal: &Journal, history: &History, context: &str) {
         let mut found = match &history.snapshot {
             None => Vec::new(),
-            Some(snapshot) => {
-                let covered = snapshot.position.0 as usize;
-                assert_eq!(snapshot.bytes, state(&self.appended[..covered]), "{context}");
+            Some((position, bytes)) => {
+                let covered = *position as usize;
+                assert_eq!(*bytes, state(&self.appended[..covered]), "{context}");
                 self.appended[..covered].to_vec()
             }
         };

@@ -129,11 +129,10 @@ fn after_ten_thousand_damages_there_is_a_beginning_or_a_refusal_and_a_repair_hel
         disk.put(path, bytes.clone());
         let check = |disk: &SimulatedDisk| {
             let (_, history) = open(disk)?;
-            let covered = history.snapshot.as_ref().map_or(0, |it| it.position.0 as usize);
+            let covered = history.snapshot.as_ref().map_or(0, |(position, _)| *position as usize);
             let found = records(&history);
             assert_eq!(found[..], all[covered..covered + found.len()], "seed {seed}");
-            let snapshot = history.snapshot.map(|snapshot| snapshot.bytes);
-            assert!(snapshot.is_none_or(|bytes| bytes == b"a hundred"));
+            assert!(history.snapshot.is_none_or(|(_, bytes)| bytes == b"a hundred"));
             Ok::<_, Error>(covered + found.len())
         };
         match check(&copy(&disk)) {
@@ -257,12 +256,13 @@ fn a_damaged_snapshot_is_refused_and_a_repair_uses_an_older_one() {
     let repaired = repair_on(Arc::new(disk.clone()), folder(), &small()).unwrap();
     assert_eq!((repaired.end.0, repaired.lost, repaired.aside.len()), (9, 0, 1));
     let (_, history) = open(&disk).unwrap();
-    assert_eq!(history.snapshot.as_ref().unwrap().bytes, b"five");
+    assert_eq!(history.snapshot.as_ref().unwrap().1, b"five");
     assert_eq!(records(&history), (5..9).map(record).collect::<Vec<_>>());
 }
 
 #[test]
-fn without_any_snapshot_that_can_be_read_a_repair_leaves_an_empty_journal_and_the_generation_grows() {
+fn without_any_snapshot_that_can_be_read_a_repair_leaves_an_empty_journal_and_the_generation_grows()
+{
     let (disk, _) = several_segments();
     let path = &files(&disk, ".snap")[0];
     disk.put(path, vec![0; 100]);
@@ -284,7 +284,7 @@ fn a_lost_segment_after_the_snapshot_is_refused_and_a_repair_goes_on_from_the_sn
     assert!(matches!(open(&disk), Err(Error::Damaged { .. })));
     repair_on(Arc::new(disk.clone()), folder(), &small()).unwrap();
     let (journal, history) = open(&disk).unwrap();
-    assert_eq!((journal.next().0, history.snapshot.unwrap().bytes), (1, b"state".to_vec()));
+    assert_eq!((journal.next().0, history.snapshot.unwrap().1), (1, b"state".to_vec()));
 }
 
 #[test]
@@ -330,10 +330,13 @@ fn what_a_newer_release_wrote_is_refused() {
     let error = open_with(&disk, older.clone()).unwrap_err();
     assert!(matches!(error, Error::Newer { found: 3, known: 2, .. }));
     assert!(error.to_string().contains("was written by a newer release"), "{error}");
-    assert!(matches!(repair_on(Arc::new(disk.clone()), folder(), &older), Err(Error::Newer { .. })));
+    assert!(matches!(
+        repair_on(Arc::new(disk.clone()), folder(), &older),
+        Err(Error::Newer { .. })
+    ));
     let newer = Options { version: 4, ..small() };
     let (_, history) = open_with(&disk, newer).unwrap();
-    assert!(history.records().all(|record| record.version == 3));
+    assert!(history.records.iter().all(|(_, version, _)| *version == 3));
 }
 
 #[test]

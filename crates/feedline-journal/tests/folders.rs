@@ -2,21 +2,21 @@
 
 mod common;
 
-use common::{open, records};
-use feedline_journal::{Error, Journal, Options, SimulatedDisk};
+use common::{folder, open, open_real, record, records};
+use feedline_journal::{Entry, Error, Journal, Options, SimulatedDisk};
 use std::os::unix::fs::PermissionsExt;
 
 fn default_open(folder: &std::path::Path) -> Result<(), Error> {
-    Journal::open(folder, Options::default()).map(|_| ())
+    open_real(folder, Options::default()).map(|_| ())
 }
 
 #[test]
 fn a_folder_that_is_not_there_is_made_and_an_empty_one_is_an_empty_journal() {
     let folder = tempfile::tempdir().unwrap();
     for path in [folder.path().to_owned(), folder.path().join("a/b/c")] {
-        let (journal, history) = Journal::open(&path, Options::default()).unwrap();
+        let (journal, history) = open_real(&path, Options::default()).unwrap();
         assert!(history.snapshot.is_none() && history.torn.is_none());
-        assert_eq!((history.records().count(), journal.next().0), (0, 0));
+        assert_eq!((history.records.len(), journal.next().0), (0, 0));
         assert_eq!(journal.generation().0, 1);
     }
 }
@@ -66,12 +66,11 @@ fn folders_that_cannot_be_written_or_read_are_refused() {
 fn what_is_there_comes_back_from_a_real_disk() {
     let folder = tempfile::tempdir().unwrap();
     for life in 1..=3 {
-        let (journal, history) = Journal::open(folder.path(), Options::default()).unwrap();
+        let (journal, history) = open_real(folder.path(), Options::default()).unwrap();
         assert_eq!(journal.generation().0, life);
-        let texts: Vec<String> =
-            history.records().map(|it| String::from_utf8_lossy(it.bytes).into_owned()).collect();
         let expected = ["life 1", "life 2"];
-        assert_eq!(texts, expected[..life as usize - 1]);
+        let expected = expected[..life as usize - 1].iter().map(|text| text.as_bytes().to_vec());
+        assert_eq!(records(&history), expected.collect::<Vec<_>>());
         journal.append(format!("life {life}").as_bytes()).unwrap();
     }
 }
@@ -90,4 +89,23 @@ fn unfinished_files_of_an_earlier_process_are_removed() {
     std::fs::write(&unfinished, "half").unwrap();
     default_open(folder.path()).unwrap();
     assert!(!unfinished.exists());
+}
+
+#[test]
+fn what_the_caller_refuses_is_named_and_stays_there() {
+    let disk = SimulatedDisk::new();
+    let (journal, _) = open(&disk).unwrap();
+    (0..5).for_each(|number| assert!(journal.append(&record(number)).is_ok()));
+    drop(journal);
+    let shared = std::sync::Arc::new(disk.clone());
+    let error = Journal::open_on(shared, folder(), common::small(), |entry| match entry {
+        Entry::Record(record) if record.position.0 == 3 => Err("no such event".into()),
+        _ => Ok(()),
+    });
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "/journal/journal-00000000000000000000.log: record 3 was read, and refused: no such event"
+    );
+    let (_, history) = open(&disk).unwrap();
+    assert_eq!(records(&history).len(), 5);
 }

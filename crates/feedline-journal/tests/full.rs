@@ -90,7 +90,7 @@ fn full_at_each_of_500_points_essential_records_go_on_and_nothing_accepted_is_lo
             continue;
         }
         let (_, history) = open(&disk).unwrap();
-        let covered = history.snapshot.as_ref().unwrap().position.0 as usize;
+        let covered = history.snapshot.as_ref().unwrap().0 as usize;
         assert_eq!(records(&history)[..], accepted[covered..]);
     }
 }
@@ -157,7 +157,7 @@ fn a_snapshot_that_finds_no_space_leaves_the_old_one_and_no_remains() {
     journal.sync().unwrap();
     drop(journal);
     let (_, history) = open(&disk).unwrap();
-    assert_eq!(history.snapshot.as_ref().unwrap().bytes, b"small");
+    assert_eq!(history.snapshot.as_ref().unwrap().1, b"small");
     assert_eq!(records(&history), [b"two"]);
 }
 

@@ -1,6 +1,9 @@
 //! Real processes: one that appends is killed again and again; two may not have one journal.
 
-use feedline_journal::{Coins, Error, Journal, Options};
+mod common;
+
+use common::{open_real, records};
+use feedline_journal::{Coins, Error, Options};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -21,7 +24,7 @@ fn record(position: u64) -> Vec<u8> {
 #[test]
 fn child_that_appends() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
-    let (journal, _) = Journal::open(&folder, options()).unwrap();
+    let (journal, _) = open_real(Path::new(&folder), options()).unwrap();
     let mut coins = Coins::new(journal.generation().0);
     say(&format!("open {}", journal.generation()));
     loop {
@@ -76,14 +79,15 @@ fn after_twenty_kills_all_that_was_printed_as_durable_is_there() {
             }
         }
         killer.join().unwrap();
-        let (journal, history) = Journal::open(folder.path(), options()).unwrap();
+        let (journal, history) = open_real(folder.path(), options()).unwrap();
         generation = journal.generation().0;
-        let snapshot = history.snapshot.as_ref();
-        let covered = snapshot.map_or(0, |snapshot| snapshot.position.0);
-        assert!(snapshot.is_none_or(|it| it.bytes == covered.to_string().as_bytes()));
-        let mut next = covered;
-        for found in history.records() {
-            assert_eq!((found.position.0, found.bytes), (next, &*record(next)), "kill {kill}");
+        let mut next = 0;
+        if let Some((position, bytes)) = &history.snapshot {
+            assert_eq!(*bytes, position.to_string().as_bytes(), "kill {kill}");
+            next = *position;
+        }
+        for found in records(&history) {
+            assert_eq!(found, record(next), "kill {kill}");
             next += 1;
         }
         assert!(next >= durable, "kill {kill}: {next} < {durable}");
@@ -99,7 +103,7 @@ fn a_second_process_is_refused_and_told_who_has_the_journal() {
     let opened = lines.find(|line| line.as_ref().unwrap() == "open 1");
     assert!(opened.is_some());
     for _ in 0..100 {
-        let error = Journal::open(folder.path(), options()).unwrap_err();
+        let error = open_real(folder.path(), options()).unwrap_err();
         let Error::Held { holder, .. } = &error else { panic!("{error}") };
         assert!(holder.starts_with(&format!("generation 1, process {} on ", child.id())));
     }
@@ -107,8 +111,8 @@ fn a_second_process_is_refused_and_told_who_has_the_journal() {
     assert!(matches!(refused, Err(Error::Held { .. })));
     child.kill().unwrap();
     child.wait().unwrap();
-    let (journal, _) = Journal::open(folder.path(), options()).unwrap();
+    let (journal, _) = open_real(folder.path(), options()).unwrap();
     assert_eq!(journal.generation().0, 2);
-    let error = Journal::open(folder.path(), options()).unwrap_err();
+    let error = open_real(folder.path(), options()).unwrap_err();
     assert!(matches!(error, Error::Held { .. }), "a second opening in this process: {error}");
 }

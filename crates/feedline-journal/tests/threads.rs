@@ -1,6 +1,9 @@
 //! Many threads append, wait and take snapshots at once, on a real disk.
 
-use feedline_journal::{Error, Journal, Options, Position};
+mod common;
+
+use common::{open_real, records};
+use feedline_journal::{Error, Options, Position};
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -17,7 +20,7 @@ fn record(thread: u64, index: u64) -> Vec<u8> {
 #[test]
 fn the_order_of_each_thread_is_kept_and_positions_are_right() {
     let folder = tempfile::tempdir().unwrap();
-    let (journal, _) = Journal::open(folder.path(), Options::default()).unwrap();
+    let (journal, _) = open_real(folder.path(), Options::default()).unwrap();
     let positions = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for thread in 0..32 {
@@ -33,13 +36,13 @@ fn the_order_of_each_thread_is_kept_and_positions_are_right() {
         }
     });
     drop(journal);
-    let (journal, history) = Journal::open(folder.path(), Options::default()).unwrap();
+    let (journal, history) = open_real(folder.path(), Options::default()).unwrap();
     assert_eq!(journal.next(), Position(3_200));
     let positions = positions.into_inner().unwrap();
     let mut next = [0; 32];
-    for found in history.records() {
-        let (thread, index) = parts(found.bytes);
-        assert_eq!(positions[&found.position], (thread, index));
+    for (position, bytes) in (0..).map(Position).zip(records(&history)) {
+        let (thread, index) = parts(&bytes);
+        assert_eq!(positions[&position], (thread, index));
         assert_eq!(next[thread as usize], index);
         next[thread as usize] += 1;
     }
@@ -49,7 +52,7 @@ fn the_order_of_each_thread_is_kept_and_positions_are_right() {
 #[test]
 fn notices_come_in_order_and_not_before_their_record_is_durable() {
     let folder = tempfile::tempdir().unwrap();
-    let (journal, _) = Journal::open(folder.path(), Options::default()).unwrap();
+    let (journal, _) = open_real(folder.path(), Options::default()).unwrap();
     let journal = Arc::new(journal);
     let (sender, receiver) = channel();
     for index in 0..2_000 {
@@ -72,7 +75,7 @@ fn notices_come_in_order_and_not_before_their_record_is_durable() {
 fn snapshots_and_roll_overs_go_on_beside_appends() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options { segment_bytes: 4_000, ..Options::default() };
-    let (journal, _) = Journal::open(folder.path(), options.clone()).unwrap();
+    let (journal, _) = open_real(folder.path(), options.clone()).unwrap();
     std::thread::scope(|scope| {
         let journal = &journal;
         let writers: Vec<_> = (0..4)
@@ -93,13 +96,13 @@ fn snapshots_and_roll_overs_go_on_beside_appends() {
         });
     });
     drop(journal);
-    let (_, history) = Journal::open(folder.path(), options).unwrap();
-    let snapshot = history.snapshot.as_ref().unwrap();
-    assert_eq!(snapshot.bytes, snapshot.position.to_string().as_bytes());
-    assert_eq!(snapshot.position.0 + history.records().count() as u64, 1_200);
-    let segments = std::fs::read_dir(folder.path()).unwrap().filter(|entry| {
-        entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".log")
-    });
+    let (_, history) = open_real(folder.path(), options).unwrap();
+    let (position, bytes) = history.snapshot.as_ref().unwrap();
+    assert_eq!(*bytes, position.to_string().as_bytes());
+    assert_eq!(position + records(&history).len() as u64, 1_200);
+    let segments = std::fs::read_dir(folder.path())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".log"));
     assert!(segments.count() <= 3, "what a snapshot covers is removed");
 }
 
@@ -107,21 +110,21 @@ fn snapshots_and_roll_overs_go_on_beside_appends() {
 fn appends_that_nobody_waits_for_are_bounded_and_durable_after_closing() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options { reserve_bytes: 100_000, ..Options::default() };
-    let (journal, _) = Journal::open(folder.path(), options.clone()).unwrap();
+    let (journal, _) = open_real(folder.path(), options.clone()).unwrap();
     for index in 0..20_000 {
         journal.append(&record(0, index)).unwrap();
     }
     // At most half of the reserve waits, and as much is being written.
     assert!(journal.next().0 - journal.durable().0 <= 100_000 / 32);
     journal.close().unwrap();
-    let (_, history) = Journal::open(folder.path(), options).unwrap();
-    assert_eq!(history.records().count(), 20_000);
+    let (_, history) = open_real(folder.path(), options).unwrap();
+    assert_eq!(records(&history).len(), 20_000);
 }
 
 #[test]
 fn a_notice_may_drop_the_journal() {
     let folder = tempfile::tempdir().unwrap();
-    let (journal, _) = Journal::open(folder.path(), Options::default()).unwrap();
+    let (journal, _) = open_real(folder.path(), Options::default()).unwrap();
     let position = journal.append(b"last words").unwrap();
     let journal = Arc::new(journal);
     let (sender, receiver) = channel();
@@ -137,7 +140,7 @@ fn a_notice_may_drop_the_journal() {
 #[test]
 fn a_notice_that_panics_stops_the_journal_and_hangs_nobody() {
     let folder = tempfile::tempdir().unwrap();
-    let (journal, _) = Journal::open(folder.path(), Options::default()).unwrap();
+    let (journal, _) = open_real(folder.path(), Options::default()).unwrap();
     let position = journal.append(b"one").unwrap();
     journal.when_durable(position, |_| panic!("as the test wants it"));
     while journal.append(b"two").is_ok() {
@@ -149,7 +152,7 @@ fn a_notice_that_panics_stops_the_journal_and_hangs_nobody() {
 #[test]
 fn wrong_calls_are_told_so() {
     let folder = tempfile::tempdir().unwrap();
-    let (journal, _) = Journal::open(folder.path(), Options::default()).unwrap();
+    let (journal, _) = open_real(folder.path(), Options::default()).unwrap();
     let text = |error: Error| error.to_string();
     assert_eq!(
         text(journal.wait(Position(3)).unwrap_err()),

@@ -1,5 +1,6 @@
 //! The power fails, the process dies or the disk errs at every single operation: what was reported
 //! durable is there, in order, and nothing that was never appended.
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
 
 mod common;
 

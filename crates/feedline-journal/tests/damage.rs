@@ -1,4 +1,5 @@
 //! Whatever happens to the files: what is read is a beginning of the history, or it is refused.
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Real processes: one that appends is killed again and again; two may not have one journal.
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
 
 mod common;
 

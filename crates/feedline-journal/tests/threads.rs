@@ -1,4 +1,5 @@
 //! Many threads append, wait and take snapshots at once, on a real disk.
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
 
 mod common;
 

@@ -81,7 +81,7 @@ pub fn records(history: &History) -> Vec<Vec<u8>> {
 
 /// The files of the journal whose names contain `part`, in order.
 pub fn files(disk: &SimulatedDisk, part: &str) -> Vec<PathBuf> {
-    let mut names = disk.list(Path::new("/journal")).unwrap();
+    let mut names = disk.list(&folder()).expect("a simulated folder can be listed");
     names.sort();
     names.retain(|name| name.contains(part));
     names.into_iter().map(|name| folder().join(name)).collect()

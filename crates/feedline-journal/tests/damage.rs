@@ -200,6 +200,41 @@ fn after_a_clean_end_damage_in_the_last_commit_is_refused_too() {
 }
 
 #[test]
+fn whole_records_that_are_removed_doubled_or_swapped_are_noticed() {
+    let (disk, all) = one_segment(4, 3);
+    let path = &files(&disk, ".log")[0];
+    let sound = disk.bytes(path).unwrap();
+    let begins: Vec<usize> = (0..=12)
+        .map(|count| 48 + (0..count).map(|number| 16 + record(number).len()).sum::<usize>())
+        .collect();
+    for index in 0..12 {
+        let part = |index: usize| sound[begins[index]..begins[index + 1]].to_vec();
+        let (before, after) = (&sound[..begins[index]], &sound[begins[index + 1]..]);
+        let mut changed = vec![
+            [before, after].concat(),
+            [before, &part(index), &part(index), after].concat(),
+            [before, &part(index), after, &part(index)].concat(),
+        ];
+        if index < 11 {
+            let behind = &sound[begins[index + 2]..];
+            changed.push([before, &part(index + 1), &part(index), behind].concat());
+        }
+        for bytes in changed {
+            let disk = copy(&disk);
+            disk.put(path, bytes);
+            match open(&disk) {
+                Ok((_, history)) => {
+                    let found = records(&history);
+                    assert_eq!(found[..], all[..found.len()]);
+                    assert!(found.len() >= 9, "only the last commit can be torn");
+                }
+                Err(error) => assert!(matches!(error, Error::Damaged { .. }), "{error}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn zeros_at_the_end_are_cut_off() {
     let (disk, all) = one_segment(5, 3);
     let path = &files(&disk, ".log")[0];

@@ -141,6 +141,36 @@ fn what_an_opening_shows_is_durable_even_if_a_killed_process_had_not_synced_it()
 }
 
 #[test]
+fn an_opening_after_a_kill_may_be_cut_off_anywhere_too() {
+    for stop in 0..operations_of_a_life() {
+        let (disk, mut caller) = (SimulatedDisk::new(), Caller::default());
+        disk.stop_at(stop);
+        let _ = caller.live(&disk);
+        for (cut, seed) in (0..12).flat_map(|cut| (0..4).map(move |seed| (cut, seed))) {
+            let context = format!("killed at operation {stop}, cut off at {cut}, seed {seed}");
+            let killed = disk.after_kill();
+            killed.stop_at(cut);
+            drop(open(&killed));
+            let disk = killed.after_crash(seed);
+            let (journal, history) = open(&disk).unwrap_or_else(|it| panic!("{context}: {it}"));
+            caller.clone().check(&journal, &history, &context);
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_waits_until_what_it_covers_is_durable() {
+    let disk = SimulatedDisk::new();
+    let (journal, _) = open(&disk).unwrap();
+    journal.append(b"one").unwrap();
+    journal.snapshot(journal.next(), b"state").unwrap();
+    assert_eq!(journal.durable(), journal.next());
+    assert_eq!(journal.bytes_since_snapshot(), 0);
+    journal.append(b"two").unwrap();
+    assert_eq!(journal.bytes_since_snapshot(), 16 + 3);
+}
+
+#[test]
 fn an_error_of_the_disk_at_any_operation_loses_nothing_durable_and_no_later_call_pretends() {
     let mut stopped = 0;
     for fail in 0..operations_of_a_life() {

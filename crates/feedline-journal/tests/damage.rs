@@ -235,6 +235,20 @@ fn whole_records_that_are_removed_doubled_or_swapped_are_noticed() {
 }
 
 #[test]
+fn records_of_another_segment_are_noticed_even_with_the_same_numbers() {
+    let disk = SimulatedDisk::new();
+    for _ in 0..2 {
+        let (journal, _) = open(&disk).unwrap();
+        append(&journal, &(0..5).map(record).collect::<Vec<_>>());
+    }
+    let [first, second] = &files(&disk, ".log")[..] else { panic!("each opening has its segment") };
+    let (bytes, other) = (disk.bytes(first).unwrap(), disk.bytes(second).unwrap());
+    assert_eq!(bytes.len(), other.len());
+    disk.put(first, [&bytes[..48], &other[48..]].concat());
+    assert!(matches!(open(&disk), Err(Error::Damaged { offset: 48, .. })));
+}
+
+#[test]
 fn zeros_at_the_end_are_cut_off() {
     let (disk, all) = one_segment(5, 3);
     let path = &files(&disk, ".log")[0];

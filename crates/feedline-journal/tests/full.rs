@@ -103,7 +103,8 @@ fn space_that_comes_back_is_found_without_being_told() {
     let position = journal.append(b"into the reserve").unwrap();
     journal.wait(position).unwrap();
     assert!(journal.is_full());
-    // The reserve's own space is not enough to be well again.
+    // Little more than the reserve's own space is not enough to be well again.
+    disk.set_capacity(Some(disk.used() + 5_000));
     std::thread::sleep(Duration::from_millis(20));
     assert!(journal.is_full());
     assert!(matches!(journal.append(b"ordinary"), Err(Error::Full { .. })));
@@ -129,6 +130,29 @@ fn what_was_accepted_and_found_no_space_is_written_when_there_is() {
     until("it is durable", || journal.wait(position).is_ok());
     let (_, history) = open(&disk.after_crash(1)).unwrap();
     assert_eq!(records(&history), [b"too much"]);
+}
+
+#[test]
+fn a_commit_that_was_written_in_part_is_continued_in_its_own_segment() {
+    for room in 0..60 {
+        let disk = SimulatedDisk::new();
+        let (journal, _) = open_with(&disk, patient()).unwrap();
+        journal.append(b"first").unwrap();
+        journal.append(b"second").unwrap();
+        journal.sync().unwrap();
+        disk.set_capacity(Some(disk.used() - 4_096 + 13 * room));
+        let records: Vec<Vec<u8>> = (0..40).map(|_| b"one of many".to_vec()).collect();
+        let positions = records.iter().map(|record| journal.append(record).unwrap());
+        let last = positions.last().unwrap();
+        assert!(matches!(journal.wait(last), Err(Error::Full { .. })));
+        disk.set_capacity(None);
+        // This asks for a new segment while some of those records are in the old one.
+        journal.snapshot(feedline_journal::Position(1), b"one").unwrap();
+        until("they are durable", || journal.wait(last).is_ok());
+        drop(journal);
+        let (_, history) = open(&disk).unwrap();
+        assert_eq!(common::records(&history)[1..], records);
+    }
 }
 
 #[test]

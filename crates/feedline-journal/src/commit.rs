@@ -63,6 +63,7 @@ impl Committer {
 
     /// Works until the journal is closed or stops.
     pub(crate) fn run(mut self) {
+        self.shared.committer.get_or_init(|| std::thread::current().id());
         let ended = catch_unwind(AssertUnwindSafe(|| self.work()));
         let reason = match ended {
             Ok(Ok(())) => return,

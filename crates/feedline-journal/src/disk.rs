@@ -4,6 +4,7 @@
 //! [`SimulatedDisk`](crate::SimulatedDisk).
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::{Errno, retry_on_intr};
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
@@ -202,7 +203,7 @@ impl Disk for RealDisk {
             File::options().read(true).write(true).create(true).truncate(false).open(file)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Box::new(file))),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -230,9 +231,9 @@ impl DiskFile for File {
     }
 
     fn allocate(&self, length: u64) -> io::Result<()> {
-        match fallocate(self, FallocateFlags::empty(), 0, length) {
+        match retry_on_intr(|| fallocate(self, FallocateFlags::empty(), 0, length)) {
             // File systems without it are given zeros.
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let zeros = [0; 1 << 16];
                 let mut at = 0;
                 while at < length {

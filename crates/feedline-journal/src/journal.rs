@@ -9,8 +9,8 @@ use crate::survey::Survey;
 use crate::{Entry, Generation, Options, Position, Refusal, Torn};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{JoinHandle, ThreadId};
 
 /// Called once, with whether what it waited for is durable.
 pub(crate) type Notice = Box<dyn FnOnce(Result<()>) + Send>;
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub done: Condvar,
     /// What was appended has been taken, so there is room for more.
     pub room: Condvar,
+    /// The thread that commits.
+    pub committer: OnceLock<ThreadId>,
     /// Held until the last of them is gone.
     _lock: Lock,
 }
@@ -160,6 +162,21 @@ impl Shared {
         }
     }
 
+    /// Whether this is the thread that commits, which must not wait for itself.
+    fn is_committer(&self) -> bool {
+        self.committer.get() == Some(&std::thread::current().id())
+    }
+
+    /// Waits for the thread that commits.
+    fn wait_done<'a>(&self, state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+        if self.is_committer() {
+            return Err(Error::Invalid(
+                "a notice cannot wait for the journal that gives it: pass the news on".to_owned(),
+            ));
+        }
+        Ok(self.done.wait(state).unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Has all records before `end` committed.
     fn want(&self, state: &mut State, end: u64) {
         if state.wanted < end {
@@ -181,8 +198,9 @@ impl Journal {
     ///
     /// [`Error::Held`] if it is open already, here or in another process; [`Error::Damaged`] if
     /// something before the end cannot be read; [`Error::Newer`] or [`Error::Foreign`] if a file was
-    /// not written by this release or an older one; [`Error::Refused`] if `replay` fails; [`Error::Full`] if there is not even space for an
-    /// empty file; [`Error::Unavailable`] if the folder cannot be used.
+    /// not written by this release or an older one; [`Error::Refused`] if `replay` fails;
+    /// [`Error::Full`] if there is not even space for an empty file; [`Error::Unavailable`] if the
+    /// folder cannot be used.
     pub fn open(
         folder: impl AsRef<Path>,
         options: Options,
@@ -232,12 +250,13 @@ impl Journal {
             // What cannot be removed now is not needed at the next opening either.
             let _ = folder.disk.remove(path);
         }
-        if let (Health::Well, Err(error)) = (&health, folder.make_reserve(options.reserve_bytes, 0))
-        {
-            if !is_full(&error) {
-                return Err(Error::disk("make a reserve in", &folder.path, error));
+        // Otherwise the space of the reserve is what is left to work with.
+        if matches!(health, Health::Well) {
+            match folder.make_reserve(options.reserve_bytes, 0) {
+                Ok(()) => {}
+                Err(error) if is_full(&error) => health = Health::Short,
+                Err(error) => return Err(Error::disk("make a reserve in", &folder.path, error)),
             }
-            health = Health::Short;
         }
 
         let mut segments: Vec<u64> = survey.segments.iter().map(|segment| segment.first).collect();
@@ -266,6 +285,7 @@ impl Journal {
             work: Condvar::new(),
             done: Condvar::new(),
             room: Condvar::new(),
+            committer: OnceLock::new(),
             _lock: lock,
         });
         let committer = Committer::new(Arc::clone(&shared), Segment::new(file, &header));
@@ -318,7 +338,8 @@ impl Journal {
                 health if !accepted(health) => return Err(self.shared.full()),
                 _ => {}
             }
-            if state.pending.is_empty() || state.pending.len() + size <= limit {
+            let room = state.pending.is_empty() || state.pending.len() + size <= limit;
+            if room || self.shared.is_committer() {
                 break;
             }
             let next = state.next;
@@ -345,15 +366,15 @@ impl Journal {
                 return outcome;
             }
             self.shared.want(&mut state, position.0 + 1);
-            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.wait_done(state)?;
         }
     }
 
     /// Calls `notice` once, with what [`Journal::wait`] would have returned, and does not wait.
     ///
     /// It is called on this thread if the outcome is known already, otherwise on the one that
-    /// commits, which does nothing else meanwhile: it should only pass the news on. It may use the
-    /// journal, but not wait for it. If it panics, the journal stops.
+    /// commits, which does nothing else meanwhile: it should only pass the news on. It may append, but
+    /// not wait. If it panics, the journal stops.
     pub fn when_durable(
         &self,
         position: Position,
@@ -452,7 +473,7 @@ impl Journal {
             if state.rolls_done >= ticket {
                 return Ok(());
             }
-            state = shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = shared.wait_done(state)?;
         }
     }
 
@@ -507,7 +528,7 @@ impl Journal {
         self.shared.state().closing = true;
         self.shared.work.notify_one();
         // A notice may drop the last reference to the journal: it cannot wait for its own thread.
-        if thread.thread().id() != std::thread::current().id() {
+        if !self.shared.is_committer() {
             // It ends by itself, whatever happens to it.
             let _ = thread.join();
         }

@@ -8,9 +8,10 @@ use feedline_journal::{Coins, Error, Options};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const FOLDER: &str = "FEEDLINE_TEST_JOURNAL";
+const SMALL_DISK: &str = "FEEDLINE_TEST_SMALL_DISK";
 
 fn options() -> Options {
     Options { segment_bytes: 100_000, ..Options::default() }
@@ -39,6 +40,62 @@ fn child_that_appends() {
             journal.snapshot(position, position.to_string().as_bytes()).unwrap();
         }
     }
+}
+
+/// The child: fills its disk, goes on with essential records, and recovers. Does nothing in a normal
+/// run.
+#[test]
+fn child_on_a_small_disk() {
+    let Ok(folder) = std::env::var(SMALL_DISK) else { return };
+    let (folder, filler) = (Path::new(&folder).join("journal"), Path::new(&folder).join("filler"));
+    std::fs::write(&filler, vec![7; 5 << 19]).unwrap();
+    let options = Options { full_retry: Duration::from_millis(10), ..Options::default() };
+    let (journal, _) = open_real(&folder, options.clone()).unwrap();
+    assert!(!journal.is_full(), "there is space for the reserve");
+    let mut accepted = 0;
+    let refused = loop {
+        let appended = journal.append(&record(accepted)).map(|_| accepted += 1);
+        match appended.and_then(|()| if accepted % 100 == 0 { journal.sync() } else { Ok(()) }) {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::Full { .. }), "{refused}");
+    for _ in 0..5_000 {
+        journal.append_essential(&record(accepted)).unwrap();
+        accepted += 1;
+    }
+    journal.sync().unwrap();
+    assert!(matches!(journal.append(b"ordinary"), Err(Error::Full { .. })));
+    std::fs::remove_file(filler).unwrap();
+    let begun = Instant::now();
+    while journal.is_full() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "it recovers by itself");
+        std::thread::yield_now();
+    }
+    journal.append(&record(accepted)).unwrap();
+    journal.close().unwrap();
+    let (_, history) = open_real(&folder, options).unwrap();
+    assert_eq!(records(&history), (0..=accepted).map(record).collect::<Vec<_>>());
+    say(&format!("recovered after {accepted}"));
+}
+
+#[test]
+fn a_real_disk_of_four_megabytes_is_filled_and_recovers() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=4m small \"$1\" && exec \"$2\" --exact child_on_a_small_disk --nocapture";
+    let output = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", script, "sh"])
+        .args([folder.path(), &std::env::current_exe().unwrap()])
+        .env(SMALL_DISK, folder.path())
+        .output();
+    let Ok(output) = output else { return eprintln!("skipped: there is no `unshare` here") };
+    let (told, complaints) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !told.contains("running 1 test") {
+        return eprintln!("skipped: a small disk cannot be mounted here: {complaints}");
+    }
+    assert!(told.contains("\nrecovered after "), "{told}{complaints}");
 }
 
 /// A line of its own, whatever the test runner prints around it.

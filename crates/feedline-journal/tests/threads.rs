@@ -139,6 +139,30 @@ fn a_notice_may_drop_the_journal() {
 }
 
 #[test]
+fn a_notice_may_append_any_number_of_records_and_is_told_that_it_cannot_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { reserve_bytes: 10_000, ..Options::default() };
+    let (journal, _) = open_real(folder.path(), options).unwrap();
+    let journal = Arc::new(journal);
+    let (sender, receiver) = channel();
+    let position = journal.append(b"first").unwrap();
+    let weak = Arc::downgrade(&journal);
+    journal.when_durable(position, move |outcome| {
+        outcome.unwrap();
+        let journal = weak.upgrade().unwrap();
+        (0..1_000).for_each(|index| assert!(journal.append(&record(0, index)).is_ok()));
+        let texts = [journal.sync(), journal.snapshot(Position(0), b"")]
+            .map(|refused| refused.unwrap_err().to_string());
+        sender.send(texts).unwrap();
+    });
+    for text in receiver.recv().unwrap() {
+        assert!(text.contains("cannot wait for the journal that gives it"), "{text}");
+    }
+    journal.sync().unwrap();
+    assert_eq!(journal.durable(), Position(1_001));
+}
+
+#[test]
 fn a_notice_that_panics_stops_the_journal_and_hangs_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open_real(folder.path(), Options::default()).unwrap();

@@ -110,6 +110,9 @@ impl Folder {
 
     /// Takes space aside for when the disk is full, if there is that much and `spare` more.
     pub(crate) fn make_reserve(&self, bytes: u64, spare: u64) -> io::Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let path = self.reserve();
         let made = match self.disk.open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.create(&path),

@@ -12,6 +12,9 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 
+/// How many bytes may wait to be written if there is no reserve that says how many find room.
+const PENDING_WITHOUT_RESERVE: usize = 1 << 19;
+
 /// Called once, with whether what it waited for is durable.
 pub(crate) type Notice = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -110,7 +113,10 @@ impl Shared {
 
     /// How many bytes may wait to be written.
     pub(crate) fn pending_limit(&self) -> usize {
-        usize::try_from(self.options.reserve_bytes / 2).unwrap_or(usize::MAX)
+        match self.options.reserve_bytes {
+            0 => PENDING_WITHOUT_RESERVE,
+            reserve => usize::try_from(reserve / 2).unwrap_or(usize::MAX),
+        }
     }
 
     pub(crate) fn full(&self) -> Error {

@@ -143,8 +143,9 @@ pub struct Options {
     pub version: u32,
     /// A segment that would grow beyond this many bytes is continued in the next.
     pub segment_bytes: u64,
-    /// How much space is taken aside for when the disk is full. At most half as much waits to
-    /// be written at any time, so that what was accepted before the disk was full finds room.
+    /// How much space is taken aside for when the disk is full; 0 for none. At most half as much
+    /// waits to be written at any time (or one longer record), and as much is being written, so that
+    /// what was accepted before the disk was full finds room.
     pub reserve_bytes: u64,
     /// How long to wait, on a full disk, before looking for space again.
     pub full_retry: Duration,

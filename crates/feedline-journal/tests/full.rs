@@ -204,6 +204,23 @@ fn a_journal_opens_on_a_full_disk_with_the_space_of_its_reserve() {
 }
 
 #[test]
+fn without_a_reserve_nothing_is_accepted_on_a_full_disk_and_it_recovers_all_the_same() {
+    let disk = SimulatedDisk::new();
+    let options = Options { reserve_bytes: 0, ..small() };
+    let (journal, _) = open_with(&disk, options).unwrap();
+    (0..1_000).for_each(|_| assert!(journal.append(b"many at once").is_ok()));
+    journal.sync().unwrap();
+    disk.set_capacity(Some(disk.used()));
+    let position = journal.append(b"one").unwrap();
+    assert!(matches!(journal.wait(position), Err(Error::Full { .. })));
+    assert!(matches!(journal.append_essential(b"two"), Err(Error::Full { .. })));
+    disk.set_capacity(None);
+    until("it is durable", || journal.wait(position).is_ok());
+    until("there is space again", || !journal.is_full());
+    assert_eq!(reserve(&disk), 0);
+}
+
+#[test]
 fn a_disk_without_space_for_an_empty_file_is_refused_as_full() {
     let disk = SimulatedDisk::new();
     disk.set_capacity(Some(0));

@@ -102,6 +102,7 @@ $(VENV)/.native: scripts/native-tools.sh $(VENV)/.python
 	touch $@
 
 $(VENV)/.package: $(VENV)/.native $(PACKAGE_SOURCES)
+	@echo "compiling Feedline: some minutes the first time"
 	maturin develop --release $(LOCKED) --quiet
 	touch $@
 

@@ -54,6 +54,9 @@ class Dataset:
     def _then(self, step: str, blobs: Blobs | None = None, /, **args: Any) -> Self:
         plan = json.loads(self._json)
         given = {name: _plain(value) for name, value in args.items() if value is not None}
+        for name, value in given.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise _core.PipelineError(f"{step}: {name}={value} is no finite number")
         plan["steps"].append({"step": step, **given})
         checked = _core.check(json.dumps(plan))[0]
         return self._from_json(checked, {**self._blobs, **(blobs or {})})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -55,6 +56,8 @@ class Loader:
             raise ValueError(f"rank {rank} of {world} ranks; ranks count from 0")
         limits = {"threads": threads, "ahead": ahead, "reads": reads, "max_slip": max_slip}
         for name, value in limits.items():
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise TypeError(f"{name}={value!r}; it must be a whole number")
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}; it must be at least 1, or None to be chosen")
         self.dataset = dataset
@@ -134,6 +137,8 @@ class Loader:
                     self._close()
                 return
             self._within = True
+            # A loop that is not gone on with must not keep the threads alive.
+            del run
             yield self._convert(raw)
 
     def _running(self) -> _core.Run:
@@ -145,7 +150,7 @@ class Loader:
             options = dict(self._options)
             if self._epochs is not None:
                 options["epochs"] = self._epochs
-            team = None if self._team is None else self._team._threads()
+            team = None if self._team is None else self._team._threads(self)
             run = _core.Run(self._pipeline, self._state, self._epoch, options, team)
             self._run = run
         return run
@@ -197,9 +202,9 @@ class Loader:
         pipeline's length is known, otherwise after `merge_states`.
         """
         text = json.dumps(state)
-        epoch = self._pipeline.check_state(text, self.seed, self.rank, self.world)
+        own, epoch = self._pipeline.adopt_state(text, self.seed, self.rank, self.world)
         self._close()
-        self._state, self._epoch, self._within = text, epoch, False
+        self._state, self._epoch, self._within = own, epoch, False
         self._pass += 1
 
     # --------------------------------------------------------------------------------- looking
@@ -259,11 +264,17 @@ class Loader:
         if self._run is not None and self._run.is_here():
             self._stats = json.loads(self._run.stats())
         self._run = None
+        if self._team is not None:
+            self._team._leave(self)
 
     def close(self) -> None:
-        """Ends all threads and keeps the place; iterating again goes on from it."""
+        """Ends all threads and keeps the place; iterating again goes on from it.
+
+        A thread that waits for a batch gets an error. Threads that several loaders share end with
+        the last of them.
+        """
         if self._run is not None:
-            self._state, self._within = self._run.state(False), False
+            self._state, self._within = self._run.close(), False
             self._close()
 
     def __copy__(self) -> Self:
@@ -293,12 +304,22 @@ class Team:
     def __init__(self, threads: int | None = None) -> None:
         self._count = threads or 0
         self._started: _core.Team | None = None
+        self._users: set[int] = set()
+        self._lock = threading.Lock()
 
-    def _threads(self) -> _core.Team:
-        # Threads do not come along into a forked process: start others there.
-        if self._started is None or not self._started.is_here():
-            self._started = _core.Team(self._count)
-        return self._started
+    def _threads(self, user: Loader) -> _core.Team:
+        with self._lock:
+            # Threads do not come along into a forked process: start others there.
+            if self._started is None or not self._started.is_here():
+                self._started = _core.Team(self._count)
+            self._users.add(id(user))
+            return self._started
+
+    def _leave(self, user: Loader) -> None:
+        with self._lock:
+            self._users.discard(id(user))
+            if not self._users:
+                self._started = None
 
 
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -2,16 +2,20 @@
 
 use crate::blob::Blob;
 use crate::error::raise;
+use crate::run::PATIENCE;
 use crate::tensor::export_batch;
-use feedline_core::{Address, Batch, Blobs, Position, Result, SampleSeed, Seed, Store};
+use feedline_core::{
+    Address, Batch, Blobs, Cancel, Error, Position, Result, SampleSeed, Seed, Store,
+};
 use feedline_engine::{Delivery, Options, Recording, Steps};
 use feedline_ops::Pipeline as Opened;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A pipeline that is checked and opened.
 #[pyclass(frozen, module = "feedline._core")]
@@ -145,8 +149,29 @@ impl Pipeline {
         if !(0..length).contains(&at) {
             return Err(PyIndexError::new_err(format!("sample {index} of {length}")));
         }
-        let batch = py.detach(|| self.one(at as u64, epoch, seed)).map_err(raise)?;
-        export_batch(py, batch, true)
+        let cancel = Cancel::default();
+        let batch = std::thread::scope(|scope| {
+            let (done, result) = std::sync::mpsc::channel();
+            let result = Mutex::new(result);
+            let (one, cancel) =
+                (AssertUnwindSafe(|| self.one(at as u64, epoch, seed, &cancel)), &cancel);
+            scope.spawn(move || {
+                let panicked = |_| Err(Error::Internal("a step panicked".into()));
+                done.send(catch_unwind(one).unwrap_or_else(panicked))
+            });
+            loop {
+                let wait =
+                    || result.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE);
+                if let Ok(batch) = py.detach(wait) {
+                    return batch.map_err(raise);
+                }
+                if let Err(error) = py.check_signals() {
+                    cancel.cancel();
+                    return Err(error);
+                }
+            }
+        });
+        export_batch(py, batch?, true)
     }
 
     /// The state at the beginning of an epoch.
@@ -155,21 +180,31 @@ impl Pipeline {
         feedline_engine::State::new(&self.opened, position, Seed(seed), rank, world).to_json()
     }
 
-    /// Checks that a state fits, and says in which epoch it stands.
-    fn check_state(&self, state: &str, seed: u64, rank: u64, world: u64) -> PyResult<u64> {
+    /// Checks that a state fits, and gives it as that of this rank, with the epoch it stands in.
+    fn adopt_state(
+        &self,
+        state: &str,
+        seed: u64,
+        rank: u64,
+        world: u64,
+    ) -> PyResult<(String, u64)> {
         let state = feedline_engine::State::from_json(state).map_err(raise)?;
-        state.position_for(&self.opened, Seed(seed), rank, world).map_err(raise)?;
-        Ok(state.epoch())
+        let seed = Seed(seed);
+        let position = state.position_for(&self.opened, seed, rank, world).map_err(raise)?;
+        let epoch = position.epoch;
+        let own = feedline_engine::State::new(&self.opened, position, seed, rank, world);
+        Ok((own.to_json(), epoch))
     }
 }
 
 impl Pipeline {
-    fn one(&self, index: u64, epoch: u64, seed: u64) -> Result<Batch> {
+    fn one(&self, index: u64, epoch: u64, seed: u64, cancel: &Cancel) -> Result<Batch> {
         let opened = &self.opened;
         let address = Address { index, visit: 0 };
         let epoch = feedline_core::EpochSeed { seed: Seed(seed), epoch };
         let seed = SampleSeed { epoch, source: 0, index, visit: 0, output: 0 };
         let mut workspace = opened.workspace(feedline_core::Pool::new(0), false);
+        workspace.cancel = cancel.clone();
         let fields = opened.sample(address, seed, &*self.store, &mut workspace)?;
         Ok(Batch { fields, rows: 1, indices: None })
     }

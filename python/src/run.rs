@@ -10,11 +10,12 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// How long to wait for a batch before looking whether the user pressed Ctrl-C.
-const PATIENCE: Duration = Duration::from_millis(50);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// A running pipeline. Its threads live in the process that started it: after a fork it can only
 /// say where it stood.
@@ -25,6 +26,8 @@ pub(crate) struct Run {
     opened: Arc<feedline_ops::Pipeline>,
     /// Where the run stood before the last call of `next`.
     before: Mutex<Position>,
+    /// Whether someone has closed it.
+    closed: AtomicBool,
     process: u32,
 }
 
@@ -60,7 +63,8 @@ impl Run {
         let run = run.map_err(raise)?;
         let process = std::process::id();
         let watch = run.watch();
-        Ok(Self { run: ManuallyDrop::new(Mutex::new(run)), watch, opened, before, process })
+        let (run, closed) = (ManuallyDrop::new(Mutex::new(run)), AtomicBool::new(false));
+        Ok(Self { run, watch, opened, before, closed, process })
     }
 
     /// Whether this process started the run.
@@ -74,6 +78,9 @@ impl Run {
             return Err(PyRuntimeError::new_err("this run belongs to the process before the fork"));
         }
         loop {
+            if self.closed.load(Ordering::Relaxed) {
+                return Err(PyRuntimeError::new_err("the loader was closed by another thread"));
+            }
             let next = py.detach(|| {
                 let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
                 *self.before.lock().unwrap_or_else(PoisonError::into_inner) = run.position();
@@ -87,6 +94,16 @@ impl Run {
                 None => py.check_signals()?,
             }
         }
+    }
+
+    /// Lets whoever waits for a batch go, and says where the run stands.
+    fn close(&self, py: Python<'_>) -> PyResult<String> {
+        self.closed.store(true, Ordering::Relaxed);
+        if self.is_here() {
+            // Whoever holds it looks up at least as often as patience says.
+            py.detach(|| drop(self.run.lock().unwrap_or_else(PoisonError::into_inner)));
+        }
+        self.state(false)
     }
 
     /// Where the run stands, or stood before the last call of `next`, as JSON. Works after a fork

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,84 @@ def indices(loader: fl.Loader, most: int | None = None) -> list[int]:
         if number == most:
             break
     return found
+
+
+def test_closing_lets_a_waiting_thread_go() -> None:
+    loader = fl.range(100).sleep(3_600_000).batch(4).loader(threads=2)
+    said: list[str] = []
+
+    def wait() -> None:
+        try:
+            next(iter(loader))
+        except RuntimeError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while loader._run is None:
+        time.sleep(0.01)
+    loader.close()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    assert said == ["the loader was closed by another thread"]
+
+
+def test_closing_ends_all_threads_also_within_a_loop() -> None:
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    before = threads()
+    loader = fl.range(100).batch(4).loader(threads=3)
+    loop = iter(loader)
+    first = next(loop)["index"].tolist()
+    loader.close()
+    assert threads() == before
+    assert next(loop)["index"].tolist() == [index + 4 for index in first]
+    loader.close()
+    loaders = fl.range(100).batch(4).loaders(2, threads=3)
+    loops = [iter(loader) for loader in loaders]
+    for loop in loops:
+        next(loop)
+    for loader in loaders:
+        loader.close()
+    assert threads() == before
+
+
+def test_a_state_saved_right_after_loading_is_that_of_its_rank() -> None:
+    dataset = fl.range(60).shuffle(seed=1).batch(4)
+    ranks = [dataset.loader(rank=rank, world=2, order="ready") for rank in range(2)]
+    seen = [index for loader in ranks for index in indices(loader, 2)]
+    merged = fl.merge_states([loader.state_dict() for loader in ranks])
+    for loader in ranks:
+        loader.close()
+    again = [dataset.loader(rank=rank, world=3, order="ready") for rank in range(3)]
+    for loader in again:
+        loader.load_state_dict(merged)
+    seen += indices(again[2], 1)
+    merged = fl.merge_states([loader.state_dict() for loader in again])
+    for loader in again:
+        loader.close()
+    last = dataset.loader(rank=0, world=1)
+    last.load_state_dict(merged)
+    assert sorted(seen + indices(last)) == list(range(60))
+
+
+def test_threads_that_are_given_stay() -> None:
+    loader = fl.range(10_000).batch(4).loader(threads=3, ahead=4)
+    for number, _ in enumerate(loader):
+        if number == 20:
+            break
+    assert loader.tuned()["threads"] == 3
+    loader.close()
+
+
+def test_mistakes_in_numbers_are_named() -> None:
+    with pytest.raises(TypeError, match="max_slip='4'; it must be a whole number"):
+        fl.range(4).batch(2).loader(order="ready", max_slip="4")  # type: ignore[arg-type]
+    with pytest.raises(fl.PipelineError, match="1024 at most"):
+        fl.range(4).batch(2).loader(threads=5000)
+    with pytest.raises(fl.PipelineError, match="sleep: ms=nan is no finite number"):
+        fl.range(4).sleep(float("nan"))
 
 
 def test_ready_delivers_every_sample_once_an_epoch() -> None:

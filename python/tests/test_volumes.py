@@ -54,6 +54,34 @@ def test_archives_in_the_form_for_large_ones_read_back(tmp_path: Path, monkeypat
     np.testing.assert_array_equal(next(iter(fl.npy(tmp_path).loader()))["data"], wanted)
 
 
+def test_whole_numbers_of_several_types_become_one(tmp_path: Path):
+    for number, dtype in enumerate(["uint8", "uint16", "uint8"]):
+        np.save(tmp_path / f"{number}.npy", np.full((2, 3, 4), number + 250, dtype))
+    dataset = fl.npy(tmp_path)
+    assert dataset.spec == ["data uint16[2, 3, 4]"]
+    assert [sample["data"][0, 0, 0] for sample in dataset] == [250, 251, 252]
+    crop = dataset.rename(data="label").random_balanced_crop(2, p=1.0).batch(3)
+    assert next(iter(crop))["label"].dtype == "uint16"
+
+
+def test_a_file_that_was_replaced_is_noticed(tmp_path: Path):
+    numbers = np.arange(64, dtype="int32").reshape(4, 4, 4)
+    np.save(tmp_path / "a.npy", numbers)
+    dataset = fl.npy(tmp_path).batch(1)
+    assert len(dataset) == 1
+    np.save(tmp_path / "a.npy", np.asfortranarray(numbers))
+    with pytest.raises(fl.RecordError, match="changed since"):
+        next(iter(dataset))
+
+
+def test_links_that_lead_nowhere_are_named(tmp_path: Path):
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    (tmp_path / "b.npy").symlink_to(tmp_path / "gone.npy")
+    with pytest.raises(fl.SourceError, match="b.npy"):
+        fl.npy(tmp_path).loader()
+    assert len(list(fl.npy(tmp_path).on_error("skip").loader())) == 1
+
+
 def test_one_damaged_file_can_be_left_out(tmp_path: Path):
     for number in range(3):
         np.save(tmp_path / f"{number}.npy", np.full((2, 2), number))

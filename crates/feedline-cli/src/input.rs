@@ -182,7 +182,7 @@ pub(crate) struct RunArgs {
     /// Threads that prepare samples [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Memory for what is in flight, such as 512MB or 2GiB [default: 1GiB]
+    /// Memory for what is in flight, such as 512MB or 2GiB [default: 1GB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory: Option<usize>,
     /// Seed of all random choices
@@ -216,6 +216,9 @@ impl RunArgs {
             bail!(Usage(format!("--rank {rank} of --world {world}: ranks count from 0")));
         }
         let delivery = match (order.as_str(), replay) {
+            ("ready", Some(_)) => {
+                bail!(Usage("a replay has the order of its recording; leave --order out".into()))
+            }
             (_, Some(path)) => Delivery::Replay(Arc::new(Recording::read(path)?)),
             ("ready", None) => Delivery::Ready { max_slip: max_slip.unwrap_or(0) },
             _ if max_slip.is_some() => bail!(Usage("--max-slip goes with --order ready".into())),

@@ -62,6 +62,27 @@ const NAMES: [(DType, &str, &str); 15] = [
 ];
 
 impl DType {
+    /// The type that holds the numbers of both: the same, or the least of whole numbers.
+    #[must_use]
+    pub fn common(self, other: Self) -> Option<Self> {
+        use DType::{I8, I16, I32, I64, U8, U16, U32, U64};
+        if self == other {
+            return Some(self);
+        }
+        // Each holds those before it in its list.
+        let unsigned = [U8, U16, U32, U64];
+        let signed = [I8, I16, I32, I64];
+        let place = |list: &[Self], dtype| list.iter().position(|known| *known == dtype);
+        match (place(&unsigned, self), place(&unsigned, other)) {
+            (Some(a), Some(b)) => return Some(unsigned[a.max(b)]),
+            // A signed type holds the unsigned ones of half its size.
+            (Some(a), None) => return signed.get((a + 1).max(place(&signed, other)?)).copied(),
+            (None, Some(b)) => return signed.get((b + 1).max(place(&signed, self)?)).copied(),
+            (None, None) => {}
+        }
+        Some(signed[place(&signed, self)?.max(place(&signed, other)?)])
+    }
+
     /// Bytes per element, or `None` where every element has a length of its own.
     #[must_use]
     pub const fn size(self) -> Option<usize> {
@@ -179,6 +200,20 @@ elements! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_have_a_common_type() {
+        use DType::{Bool, F32, I8, I16, I32, I64, U8, U16, U32, U64};
+        assert_eq!(U8.common(U16), Some(U16));
+        assert_eq!(U8.common(I8), Some(I16));
+        assert_eq!(I16.common(U8), Some(I16));
+        assert_eq!(U32.common(I32), Some(I64));
+        assert_eq!(I8.common(I64), Some(I64));
+        assert_eq!(F32.common(F32), Some(F32));
+        for (one, other) in [(U64, I8), (F32, U8), (Bool, U8)] {
+            assert_eq!((one.common(other), other.common(one)), (None, None));
+        }
+    }
 
     #[test]
     fn every_name_reads_back() {

@@ -38,6 +38,8 @@ pub struct Cut<'a> {
     pub path: &'a Path,
     /// Bytes of the whole object when it was listed.
     pub size: u64,
+    /// When it had last been changed then; 0 if unknown.
+    pub modified: i64,
     /// First byte of the first run.
     pub offset: u64,
     /// Bytes of each run.
@@ -55,7 +57,7 @@ impl<'a> Cut<'a> {
     #[must_use]
     pub fn range(path: &'a Path, size: u64, offset: u64, length: usize) -> Self {
         let (counts, strides, reversed) = ([1; 3], [0; 3], [false; 3]);
-        Self { path, size, offset, run: length, counts, strides, reversed }
+        Self { path, size, modified: 0, offset, run: length, counts, strides, reversed }
     }
 
     /// Bytes of all runs together.

@@ -72,7 +72,8 @@ impl Arranger {
         let recorder = match &options.record {
             Some(path) => {
                 let first = batches_before(&pipeline, &position, &options)?;
-                Some((Recorder::open(path, &pipeline, &options)?, first))
+                let begins = (position.epoch, first + position.batches);
+                Some((Recorder::open(path, &pipeline, &options, begins)?, first))
             }
             None => None,
         };
@@ -265,12 +266,20 @@ impl Arranger {
     }
 
     /// Begins the epoch after `epoch`.
-    pub(crate) fn end_epoch(&mut self, epoch: u64) {
+    ///
+    /// # Errors
+    ///
+    /// If its end cannot be written down.
+    pub(crate) fn end_epoch(&mut self, epoch: u64) -> Result<()> {
+        if let Some((recorder, before)) = &mut self.recorder {
+            recorder.end(epoch, self.delivered + *before)?;
+        }
         self.carry.clear();
         self.start = Position::epoch(epoch.saturating_add(1));
         self.tracker = Tracker::new(&self.start);
         (self.delivered, self.skipped, self.skipped_delivered) = (0, 0, 0);
         self.recorder.iter_mut().for_each(|(_, before)| *before = 0);
+        Ok(())
     }
 
     /// Where the run stands after what it has delivered.

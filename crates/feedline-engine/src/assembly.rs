@@ -107,7 +107,7 @@ impl Assembly {
                     }
                     if let Dealt::End { epoch } = *dealt {
                         self.dealt = None;
-                        self.arranger.end_epoch(epoch);
+                        self.arranger.end_epoch(epoch)?;
                         return Ok(Some(Next::EpochEnd(epoch)));
                     }
                     self.dealt = None;

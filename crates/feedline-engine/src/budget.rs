@@ -79,6 +79,9 @@ impl Default for Options {
     }
 }
 
+/// More threads than this are taken for a mistake.
+const MOST_THREADS: usize = 1024;
+
 /// Rows that may be owed at a time where batches take what is ready, so that a state stays small.
 pub const MOST_OWED: u64 = 4096;
 
@@ -93,6 +96,12 @@ impl Options {
             return Err(Error::pipeline(format!(
                 "rank {} of {} ranks; ranks count from 0",
                 self.rank, self.world
+            )));
+        }
+        if self.threads > MOST_THREADS {
+            return Err(Error::pipeline(format!(
+                "threads={}; there can be {MOST_THREADS} at most",
+                self.threads
             )));
         }
         let size = pipeline.stretch() as u64;

@@ -1,6 +1,6 @@
 //! Dealing: which places a rank's next group holds, by arithmetic.
 
-use crate::{Delivery, Options};
+use crate::{Delivery, Options, Recording};
 use feedline_core::{Error, Length, Position, Result};
 use feedline_ops::Pipeline;
 
@@ -70,7 +70,7 @@ impl Dealer {
         if let Delivery::Replay(recording) = &options.delivery {
             let (epoch, batch) = (self.start.epoch, self.stretch);
             let Some(made_of) = recording.batch(epoch, options.rank, batch) else {
-                return self.end_of_recording(recording.length(epoch, options.rank), options);
+                return self.end_of_recording(recording, options);
             };
             self.stretch += 1;
             let row = |place: &u64| row_of(&self.start, *place, pipeline, options);
@@ -125,16 +125,27 @@ impl Dealer {
         Dealt::End { epoch }
     }
 
-    fn end_of_recording(&mut self, batches: u64, options: &Options) -> Result<Option<Dealt>> {
+    fn end_of_recording(
+        &mut self,
+        recording: &Recording,
+        options: &Options,
+    ) -> Result<Option<Dealt>> {
         let epoch = self.start.epoch;
+        let batches = recording.length(epoch, options.rank);
         if self.stretch < batches {
             return Err(Error::State(format!(
                 "batch {} of epoch {epoch} is missing in the recording",
                 self.stretch
             )));
         }
-        if batches == 0 {
-            return Err(Error::State(format!("the recording has no epoch {epoch}")));
+        if !recording.is_whole(epoch, options.rank) {
+            return Err(Error::State(match batches {
+                0 => format!("the recording has no epoch {epoch}"),
+                _ => format!(
+                    "the recording ends with batch {} of epoch {epoch}: the run was broken off there",
+                    batches - 1
+                ),
+            }));
         }
         Ok(Some(self.next_epoch(options)))
     }

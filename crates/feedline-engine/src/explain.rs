@@ -162,7 +162,8 @@ fn delivery(pipeline: &Pipeline, options: &Options) -> String {
 }
 
 fn tuned(options: &Options) -> Vec<&'static str> {
-    let chosen = [("threads", false), ("ahead", options.ahead > 0), ("reads", options.reads > 0)];
+    let Options { threads, ahead, reads, .. } = *options;
+    let chosen = [("threads", threads > 0), ("ahead", ahead > 0), ("reads", reads > 0)];
     let open = chosen.into_iter().filter(|(_, given)| options.tune && !given);
     open.map(|(name, _)| name).collect()
 }

@@ -218,9 +218,9 @@ impl Queue {
 
     // ------------------------------------------------------------------------------ opening
 
-    /// Batches that are open or wait to be taken.
+    /// Batches that are open or wait to be taken, and ends of epochs.
     fn batches_ahead(&self) -> usize {
-        self.open.len() + self.ready.as_ref().map_or(0, |_| self.ready_batches())
+        self.open.len() + self.ready.as_ref().map_or(0, |ready| ready.full + ready.ended())
     }
 
     /// Opens the next group, if there is one and it may be.

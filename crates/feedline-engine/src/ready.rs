@@ -262,6 +262,11 @@ impl Ready {
         }
     }
 
+    /// Epochs whose end waits to be delivered.
+    pub(crate) fn ended(&self) -> usize {
+        self.epochs.iter().filter(|epoch| epoch.ended).count()
+    }
+
     /// Whether there is something to deliver.
     pub(crate) fn is_ready(&self, lane: &Lane) -> bool {
         let Some(front) = self.epochs.front() else { return false };

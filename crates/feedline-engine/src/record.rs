@@ -48,6 +48,15 @@ struct Line {
     skipped: Vec<u64>,
 }
 
+/// The end of an epoch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    epoch: u64,
+    rank: u64,
+    batches: u64,
+}
+
 /// What a batch was made of.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct MadeOf {
@@ -66,19 +75,33 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Goes on with the recording of this very run, or begins one.
+    /// Goes on with the recording of this very run, from batch `first` of an epoch on, or begins one.
     ///
     /// # Errors
     ///
     /// If the file cannot be written, or holds something else.
-    pub(crate) fn open(path: &Path, pipeline: &Pipeline, options: &Options) -> Result<Self> {
+    pub(crate) fn open(
+        path: &Path,
+        pipeline: &Pipeline,
+        options: &Options,
+        (epoch, first): (u64, u64),
+    ) -> Result<Self> {
         let failed = |error| Error::unavailable(format!("record file {}", path.display()), error);
         let heading = Heading::of(pipeline, options);
+        let regular = std::fs::metadata(path).map_or(true, |meta| meta.is_file());
+        if !regular {
+            return Err(Error::State(format!(
+                "{} is no regular file; a recording is read again when it goes on",
+                path.display()
+            )));
+        }
         let mut file =
             File::options().create(true).append(true).read(true).open(path).map_err(failed)?;
         let bytes = std::fs::read(path).map_err(failed)?;
         if !bytes.is_empty() {
-            Recording::read(path)?.check(&heading)?;
+            let recording = Recording::read(path)?;
+            recording.check(&heading)?;
+            recording.goes_on(epoch, options.rank, first)?;
             // A line that was cut off by the end of its process is written anew.
             let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
             if whole < bytes.len() {
@@ -93,7 +116,16 @@ impl Recorder {
     pub(crate) fn batch(&mut self, epoch: u64, batch: u64, made_of: MadeOf) -> Result<()> {
         let MadeOf { places, skipped } = made_of;
         let line = Line { epoch, rank: self.rank, batch, places, skipped };
-        write_line(&mut self.file, &line).map_err(|error| {
+        self.write(&line)
+    }
+
+    /// Notes that an epoch had so many batches.
+    pub(crate) fn end(&mut self, epoch: u64, batches: u64) -> Result<()> {
+        self.write(&End { epoch, rank: self.rank, batches })
+    }
+
+    fn write(&mut self, line: &impl Serialize) -> Result<()> {
+        write_line(&mut self.file, line).map_err(|error| {
             Error::unavailable(format!("record file {}", self.path.display()), error)
         })
     }
@@ -112,6 +144,8 @@ pub struct Recording {
     path: PathBuf,
     heading: Heading,
     batches: BTreeMap<(u64, u64, u64), MadeOf>,
+    /// Epochs of ranks that came to their end, and the number of their batches.
+    ends: BTreeMap<(u64, u64), u64>,
 }
 
 impl Recording {
@@ -129,7 +163,7 @@ impl Recording {
                 path.display()
             ))
         };
-        let (mut heading, mut batches) = (None, BTreeMap::new());
+        let (mut heading, mut batches, mut ends) = (None, BTreeMap::new(), BTreeMap::new());
         let mut broken: Option<Error> = None;
         for (number, line) in lines.enumerate() {
             let text = line.map_err(failed)?;
@@ -148,16 +182,20 @@ impl Recording {
                     let mut behind = batches.split_off(&(epoch, rank, batch));
                     behind.retain(|(e, r, _), _| (*e, *r) != (epoch, rank));
                     batches.append(&mut behind);
+                    ends.remove(&(epoch, rank));
                     batches.insert((epoch, rank, batch), MadeOf { places, skipped });
                 }
-                // Ranks that begin one file together may each write its heading.
-                Err(_) if serde_json::from_str::<Heading>(&text).ok() == heading => {}
-                // A last line that was cut off by the end of its process is forgiven.
-                Err(error) => broken = Some(wrong(number + 1, error.to_string())),
+                Err(error) => match serde_json::from_str::<End>(&text) {
+                    Ok(End { epoch, rank, batches }) => drop(ends.insert((epoch, rank), batches)),
+                    // Ranks that begin one file together may each write its heading.
+                    Err(_) if serde_json::from_str::<Heading>(&text).ok() == heading => {}
+                    // A last line that was cut off by the end of its process is forgiven.
+                    Err(_) => broken = Some(wrong(number + 1, error.to_string())),
+                },
             }
         }
         let heading = heading.ok_or_else(|| wrong(1, "the file is empty".into()))?;
-        Ok(Self { path: path.to_owned(), heading, batches })
+        Ok(Self { path: path.to_owned(), heading, batches, ends })
     }
 
     /// Whether it was made by this plan on this data, with this seed and so many ranks.
@@ -200,5 +238,28 @@ impl Recording {
     pub(crate) fn length(&self, epoch: u64, rank: u64) -> u64 {
         let last = self.batches.range((epoch, rank, 0)..=(epoch, rank, u64::MAX)).next_back();
         last.map_or(0, |((_, _, batch), _)| batch + 1)
+    }
+
+    /// Whether an epoch was recorded to its end.
+    pub(crate) fn is_whole(&self, epoch: u64, rank: u64) -> bool {
+        self.ends.get(&(epoch, rank)) == Some(&self.length(epoch, rank))
+    }
+
+    /// Whether a run that begins with batch `first` of an epoch goes on with it.
+    ///
+    /// # Errors
+    ///
+    /// If it is another run, whose batches would replace those that are there.
+    fn goes_on(&self, epoch: u64, rank: u64, first: u64) -> Result<()> {
+        let there = self.length(epoch, rank);
+        if there < first || (epoch, first) == (0, 0) && there > 0 {
+            return Err(Error::State(format!(
+                "the recording {} has {there} batches of epoch {epoch}, and this run begins with \
+                 batch {first}; give it a file of its own, or load the state of the run that was \
+                 recorded",
+                self.path.display()
+            )));
+        }
+        Ok(())
     }
 }

@@ -46,6 +46,7 @@ impl Run {
         position: Position,
         options: Options,
     ) -> Result<Self> {
+        options.check(&pipeline)?;
         let team = Team::new(options.threads)?;
         Self::start_in(&team, pipeline, store, position, options)
     }
@@ -171,7 +172,7 @@ impl Run {
             let batch = match head {
                 Head::Ready(Delivered::Failed(error)) => return Err(error),
                 Head::Ready(Delivered::End(epoch)) => {
-                    self.arranger.end_epoch(epoch);
+                    self.arranger.end_epoch(epoch)?;
                     return Ok(Some(Next::EpochEnd(epoch)));
                 }
                 Head::Ready(Delivered::Batch(filling)) => self.arranger.filled(*filling, false)?,
@@ -188,7 +189,7 @@ impl Run {
                         return Ok(Some(Next::Batch(batch)));
                     }
                     if group.is_end {
-                        self.arranger.end_epoch(group.epoch);
+                        self.arranger.end_epoch(group.epoch)?;
                         return Ok(Some(Next::EpochEnd(group.epoch)));
                     }
                     self.arranger.group(*group)?

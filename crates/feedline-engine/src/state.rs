@@ -161,7 +161,9 @@ impl State {
             )));
         }
         if self.is_even() || (self.rank, self.world) == (rank, world) {
-            return Ok(self.position.clone());
+            // Padding may reach beyond the last place.
+            let tail = self.position.tail.min(self.places);
+            return Ok(Position { tail, ..self.position.clone() });
         }
         if self.world == 1 {
             let mut position = merge_states(std::slice::from_ref(self))?.position;
@@ -268,6 +270,7 @@ pub fn merge_states(states: &[State]) -> Result<State> {
             )));
         }
         if !sorted.iter().any(|state| ended(state)) {
+            merged.position.tail = merged.position.tail.min(first.places);
             return Ok(merged);
         }
     }

@@ -151,7 +151,7 @@ impl Shared {
         let mut queue = queue;
         // It begins on a par with the others, not with a claim to what they were given before.
         queue.service = state.queues.iter().flatten().map(|q| q.service).min().unwrap_or(0);
-        if !queue.lane.options.tune {
+        if !queue.lane.options.tune || queue.lane.options.threads > 0 {
             state.active.freeze();
         }
         state.changes += 1;

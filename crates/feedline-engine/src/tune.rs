@@ -137,9 +137,12 @@ impl Active {
             return;
         }
         if ready == 0 {
-            // So few were too few: for a while there will be at least one more.
-            self.floor = (self.limit + 1).min(self.all);
-            (self.floor_until, self.limit) = (Some(now + Self::MEMORY), self.all);
+            if self.limit < self.all {
+                // So few were too few: for a while there will be at least one more.
+                self.floor = self.limit + 1;
+                self.floor_until = Some(now + Self::MEMORY);
+            }
+            self.limit = self.all;
             self.calm_since = None;
         } else if ready <= 1.max(window / 4) {
             self.limit = (self.limit + 1).min(self.all);
@@ -197,6 +200,8 @@ mod tests {
     #[test]
     fn threads_rest_when_batches_wait_and_come_back_when_the_consumer_does() {
         let (mut active, mut now) = (Active::new(4), Instant::now());
+        // Everyone waits at the start, and that says nothing.
+        active.observe(now, 0, 8);
         for _ in 0..40 {
             now += Duration::from_millis(100);
             active.observe(now, 8, 8);

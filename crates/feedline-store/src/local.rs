@@ -141,10 +141,13 @@ fn listed<'a>(cut: &Cut<'a>) -> Extent<'a> {
 /// Opens the object of a cut, which must have the size that it was listed with.
 fn open_listed(cut: &Cut<'_>) -> Result<File> {
     let file = File::open(cut.path).map_err(|error| unreadable(cut.path, error))?;
-    let size = file.metadata().map_err(|error| unreadable(cut.path, error))?.len();
-    match size.cmp(&cut.size) {
-        Ordering::Less => Err(shorter(&listed(cut), size as usize)),
+    let meta = file.metadata().map_err(|error| unreadable(cut.path, error))?;
+    match meta.len().cmp(&cut.size) {
+        Ordering::Less => Err(shorter(&listed(cut), meta.len() as usize)),
         Ordering::Greater => Err(longer(&listed(cut))),
+        Ordering::Equal if cut.modified != 0 && modified(&meta) != cut.modified => {
+            Err(Error::record("it has changed since it was opened"))
+        }
         Ordering::Equal => Ok(file),
     }
 }
@@ -159,8 +162,12 @@ fn walk(folder: &Path, depth: usize, entries: &mut Vec<Entry>) -> Result<()> {
     for item in fs::read_dir(folder).map_err(|error| missing(folder, &error))? {
         let item = item.map_err(|error| missing(folder, &error))?;
         let path = item.path();
-        // A link is followed; one that leads nowhere is left out, as it holds no data.
-        let Ok(meta) = fs::metadata(&path) else { continue };
+        // A link is followed. One that leads nowhere, and what has just vanished, is listed all the
+        // same: reading it says so.
+        let Ok(meta) = fs::metadata(&path) else {
+            entries.push(Entry { path, size: 0, modified: 0 });
+            continue;
+        };
         if meta.is_dir() {
             walk(&path, depth + 1, entries)?;
         } else if meta.is_file() {
@@ -171,8 +178,12 @@ fn walk(folder: &Path, depth: usize, entries: &mut Vec<Entry>) -> Result<()> {
 }
 
 fn entry(path: PathBuf, meta: &fs::Metadata) -> Entry {
+    Entry { path, size: meta.len(), modified: modified(meta) }
+}
+
+fn modified(meta: &fs::Metadata) -> i64 {
     let modified = meta.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    Entry { path, size: meta.len(), modified: modified.map_or(0, |time| time.as_nanos() as i64) }
+    modified.map_or(0, |time| time.as_nanos() as i64)
 }
 
 fn missing(path: &Path, error: &io::Error) -> Error {
@@ -230,6 +241,7 @@ mod tests {
         let cut = Cut {
             path: &path,
             size: 480,
+            modified: 0,
             offset: 240 + 48 + 16 + 2,
             run: 3,
             counts: [1, 3, 4],
@@ -305,7 +317,7 @@ mod tests {
             ["B", "a", "b/10", "b/2"]
                 .map(OsStr::new)
                 .into_iter()
-                .chain([odd, OsStr::new("c/d/e")])
+                .chain([odd, OsStr::new("c/d/e"), OsStr::new("dangling")])
                 .collect::<Vec<_>>()
         );
         assert_eq!(entries[2].size, 4);

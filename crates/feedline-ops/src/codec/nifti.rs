@@ -115,8 +115,10 @@ pub(crate) fn header(start: &[u8]) -> Result<Header, String> {
     let (slope, inter) =
         if wide { (fields.f64(176), fields.f64(184)) } else { (fields.f32(112), fields.f32(116)) };
     let rescale = rescale(slope, inter)?;
+    // Of the last three axes, which are a volume's.
+    let before = shape.len().saturating_sub(3);
     let spacing = std::array::from_fn(|at| {
-        let at = at + 1;
+        let at = before + at + 1;
         (if wide { fields.f64(104 + 8 * at) } else { fields.f32(76 + 4 * at) }) as f32
     });
     let swapped = big != cfg!(target_endian = "big") && element > 1;

@@ -18,7 +18,8 @@ use std::sync::Arc;
 ///
 /// Axes are in the file's own order (the first is the one that NIfTI calls x), as nibabel gives them.
 /// Where the header says how stored numbers are to be scaled, they are, and become `float32`.
-/// The field `spacing` has the distance of voxels along the first three axes, of the first field.
+/// The field `spacing` has the distance of voxels along the last three axes, of the first field.
+/// A field whose files have several types of whole numbers gets one that holds them all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nifti {
@@ -152,6 +153,7 @@ fn look_nii(store: &dyn Store, entry: &Entry, channel: bool) -> Result<(Part, [f
     let part = Part {
         path: Arc::from(&*entry.path),
         size: entry.size,
+        modified: entry.modified,
         offset,
         stored,
         packing,
@@ -159,6 +161,7 @@ fn look_nii(store: &dyn Store, entry: &Entry, channel: bool) -> Result<(Part, [f
         swapped: header.swapped,
         fortran: shape.iter().filter(|side| **side > 1).count() > 1,
         rescale: header.rescale,
+        widened: None,
         shape: Shape::from_slice(&shape),
         row: None,
     };

@@ -202,6 +202,7 @@ fn part(entry: &Entry, header: npy::Header, offset: u64, stored: usize, packing:
     Part {
         path: Arc::from(&*entry.path),
         size: entry.size,
+        modified: entry.modified,
         offset,
         stored,
         packing,
@@ -209,6 +210,7 @@ fn part(entry: &Entry, header: npy::Header, offset: u64, stored: usize, packing:
         swapped: header.swapped,
         fortran: header.fortran,
         rescale: None,
+        widened: None,
         shape: header.shape,
         row: None,
     }

@@ -95,13 +95,17 @@ pub(crate) fn settle(
         let skip = usize::from(rows);
         let mut shape: Vec<Dim> =
             first.output_shape()[skip..].iter().map(|side| Some(*side)).collect();
+        let mut dtype = first.output();
         for case in good() {
             let part = &case.parts[at];
             let sides = &part.output_shape()[skip..];
-            if part.output() != first.output() || sides.len() != shape.len() {
+            let both = dtype.common(part.output()).filter(|_| sides.len() == shape.len());
+            if let Some(both) = both {
+                dtype = both;
+            } else {
                 return Err(Error::Source(format!(
-                    "{step}: {} is {} in {}, and {} in {}; a field has one dtype and one number of \
-                     dimensions",
+                    "{step}: {} is {} in {}, and {} in {}; a field has one number of dimensions and \
+                     one dtype, or whole numbers of several",
                     field.name,
                     describe(first, rows),
                     first.path.display(),
@@ -113,7 +117,7 @@ pub(crate) fn settle(
                 *known = known.filter(|known| known == side);
             }
         }
-        (field.dtype, field.shape) = (Some(first.output()), Some(shape));
+        (field.dtype, field.shape) = (Some(dtype), Some(shape));
     }
     Ok(fields)
 }
@@ -138,7 +142,7 @@ impl PartList {
         step: &str,
         root: &Path,
         fields: &[FileField],
-        found: Vec<Found>,
+        mut found: Vec<Found>,
         entries: &[Entry],
         rows: bool,
     ) -> Result<Self> {
@@ -150,7 +154,12 @@ impl PartList {
             hash.update(&entry.size.to_le_bytes()).update(&entry.modified.to_le_bytes());
         }
         let (mut starts, mut end) = (vec![0], 0);
-        for case in &found {
+        for case in &mut found {
+            for (field, part) in fields.iter().zip(&mut case.parts) {
+                let wider =
+                    field.dtype.filter(|dtype| part.output().common(*dtype) == Some(*dtype));
+                part.widened = wider.filter(|dtype| *dtype != part.output());
+            }
             // How many rows it would have had is not known.
             if let Some(error) = case.unusable().filter(|_| rows) {
                 return Err(error);

@@ -24,8 +24,9 @@ pub(crate) enum Packing {
 pub(crate) struct Part {
     /// The file.
     pub path: Arc<Path>,
-    /// Bytes of the whole file when it was listed.
+    /// Bytes of the whole file when it was listed, and when it had last been changed.
     pub size: u64,
+    pub modified: i64,
     /// First byte.
     pub offset: u64,
     /// Bytes as they are stored.
@@ -40,6 +41,8 @@ pub(crate) struct Part {
     pub fortran: bool,
     /// What stored numbers are multiplied by, and what is added then; the result is `float32`.
     pub rescale: Option<(f64, f64)>,
+    /// The type that its numbers are brought to, where other files of the field have a wider one.
+    pub widened: Option<DType>,
     /// The extent of all that is stored.
     pub shape: Shape,
     /// Which row along the first axis is meant, if it is not all.
@@ -49,6 +52,11 @@ pub(crate) struct Part {
 impl Part {
     /// The type of the numbers it gives.
     pub(crate) fn output(&self) -> DType {
+        self.widened.unwrap_or(self.unpacked())
+    }
+
+    /// The type of its numbers before they are widened.
+    pub(crate) fn unpacked(&self) -> DType {
         if self.rescale.is_some() { DType::F32 } else { self.dtype }
     }
 

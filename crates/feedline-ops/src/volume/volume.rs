@@ -80,8 +80,10 @@ pub(super) fn spatial(shape: &[usize]) -> (usize, [usize; 3]) {
 impl Volume {
     /// An array that lies in a file.
     pub(crate) fn new(part: Part) -> Self {
-        let (dtype, full) = (part.output(), Shape::from_slice(part.output_shape()));
-        Self::over(Origin::File, Some(part), dtype, full)
+        let (dtype, full) = (part.unpacked(), Shape::from_slice(part.output_shape()));
+        let widened = part.widened.map(|dtype| Pointwise::Cast(dtype, false));
+        let volume = Self::over(Origin::File, Some(part), dtype, full);
+        Self { pointwise: widened.into_iter().collect(), ..volume }
     }
 
     fn over(origin: Origin, part: Option<Part>, dtype: DType, full: Shape) -> Self {
@@ -182,7 +184,8 @@ impl Volume {
 
     fn note(&mut self, context: &Context<'_>, change: impl FnOnce() -> Change) {
         if context.workspace.reference {
-            self.changes.get_or_insert_default().push(change());
+            let before = || self.pointwise.iter().cloned().map(Change::Pointwise).collect();
+            self.changes.get_or_insert_with(before).push(change());
         }
     }
 
@@ -576,9 +579,10 @@ impl Deferred for Volume {
 
     fn wants(&self) -> Option<Cut<'_>> {
         let (Origin::File, Some(part)) = (&self.origin, &self.part) else { return None };
-        let Part { path, size, offset, stored, .. } = part;
+        let Part { path, size, modified, offset, stored, .. } = part;
         if !self.reads_a_part() {
-            return (*stored > 0).then(|| Cut::range(path, *size, *offset, *stored));
+            let range = Cut::range(path, *size, *offset, *stored);
+            return (*stored > 0).then_some(Cut { modified: *modified, ..range });
         }
         let (volumes, full) = spatial(&self.full);
         let Region { start, size: [depth, height, width] } = self.region;
@@ -593,6 +597,7 @@ impl Deferred for Volume {
         let mut cut = Cut {
             path,
             size: *size,
+            modified: *modified,
             offset: offset + first as u64,
             run: width * element,
             counts: [volumes, depth, height],
@@ -702,6 +707,7 @@ mod tests {
             let part = Part {
                 path: Arc::from(Path::new("memory")),
                 size: file.len() as u64,
+                modified: 0,
                 offset: 16,
                 stored,
                 packing: Packing::Plain,
@@ -709,6 +715,7 @@ mod tests {
                 swapped: swapped && element > 1,
                 fortran,
                 rescale: None,
+                widened: None,
                 shape,
                 row: None,
             };

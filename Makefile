@@ -55,6 +55,11 @@ test-long: setup ## run all tests, also the slow ones, with many more random cas
 	cargo test $(LOCKED) $(CRATES) --doc
 	python -m pytest python/tests
 
+.PHONY: simulate
+simulate: ## run the service's protocol through 1,000,000 simulated runs: make simulate SEEDS=… SEED=…
+	FEEDLINE_SEEDS=$(or $(SEEDS),1000000) FEEDLINE_SEED=$(or $(SEED),1) \
+		cargo test $(LOCKED) -p feedline-dispatcher --test simulation exactly_once
+
 .PHONY: test-frameworks
 test-frameworks: $(FRAMEWORKS)/.package ## run the tests that need torch and jax
 	$(FRAMEWORKS)/bin/python -m pytest python/tests_frameworks

@@ -1,0 +1,1042 @@
+//! The core of a client: what goes in changes it, what is to be done comes out.
+
+use crate::checkpoint::Checkpoint;
+use crate::fetching::{Asked, Held, Workers};
+use feedline_wire::mutant::{Mutant, planted};
+use feedline_wire::{
+    ConsumerIndex, Cursor, Data, Description, Epoch, Fetch, Incarnation, JobId, JobName, Life,
+    Millis, Nonce, Offset, Order, Refusal, Reply, Request, Seat, Standing, Start, Ticket,
+    Visitation, Window, Windows, WorkerId, lookback,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a client is to do, and how patiently.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The job.
+    pub name: JobName,
+    /// What it is.
+    pub description: Description,
+    /// How many clients it has.
+    pub consumers: u32,
+    /// Which of them this is.
+    pub consumer: ConsumerIndex,
+    /// Drawn at random for this process.
+    pub nonce: Nonce,
+    /// How many windows are held.
+    pub windows_ahead: usize,
+    /// How many steps are received or asked for ahead of the trainer, over all windows. The first
+    /// window is always fetched.
+    pub steps_ahead: u64,
+    /// How many steps a worker is asked for at once.
+    pub steps_per_fetch: u64,
+    /// How far below the floor the cursor marks own windows.
+    pub lookback: u64,
+    /// A request that is not answered for so long is sent again.
+    pub request_timeout: Millis,
+    /// After "wait" the dispatcher is asked again so much later.
+    pub poll: Millis,
+    /// The dispatcher hears of this client at least so often.
+    pub report: Millis,
+    /// What 99 of 100 fetches take at most. A worker that takes three times as long, and more than a
+    /// second, is given up for another.
+    pub fetch_p99: Millis,
+    /// A trainer that has waited for so long without any news is told.
+    pub patience: Millis,
+}
+
+impl Config {
+    /// The usual settings.
+    #[must_use]
+    pub fn new(
+        name: JobName,
+        description: Description,
+        consumers: u32,
+        consumer: ConsumerIndex,
+        nonce: Nonce,
+    ) -> Self {
+        Self {
+            name,
+            description,
+            consumers,
+            consumer,
+            nonce,
+            windows_ahead: 4,
+            steps_ahead: 32,
+            steps_per_fetch: 8,
+            lookback: lookback(consumers),
+            request_timeout: 1_000,
+            poll: 100,
+            report: 1_000,
+            fetch_p99: 300,
+            patience: 300_000,
+        }
+    }
+
+    /// When a worker that has been asked is given up for another.
+    fn stall(&self) -> Millis {
+        self.fetch_p99.saturating_mul(3).max(1_000)
+    }
+}
+
+/// How a client begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// Its trainer has used nothing.
+    Fresh,
+    /// It alone goes on where its checkpoint stands; the others were never gone.
+    Resume(Checkpoint),
+    /// All clients begin again, from what their merged checkpoints leave.
+    Restore {
+        /// What is left.
+        start: Start,
+        /// Names the merged state: the same for all clients.
+        hash: String,
+    },
+}
+
+/// What a client wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<B> {
+    /// Send this to the dispatcher; the reply comes back with the same number.
+    Send {
+        /// Counts requests. One that is sent again keeps its number.
+        sequence: u64,
+        /// The request.
+        request: Request,
+    },
+    /// Ask this worker.
+    Fetch {
+        /// The worker.
+        worker: WorkerId,
+        /// What it is asked for.
+        fetch: Fetch,
+    },
+    /// Hand the trainer its next batch.
+    Deliver {
+        /// The batch.
+        batch: B,
+        /// Its epoch.
+        epoch: Epoch,
+        /// Its window.
+        window: Window,
+        /// Its place in the window.
+        offset: Offset,
+    },
+    /// Tell the trainer that the epoch has ended.
+    EndOfEpoch(Epoch),
+    /// Tell the trainer that it gets no batch, and why.
+    Fail(Error),
+}
+
+/// Why a trainer gets no batch.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The dispatcher said no.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The checkpoint belongs to another job: restore all clients from a common checkpoint.
+    #[error(
+        "the checkpoint is of job {saved}, and {name} is job {now}; restore all clients from it"
+    )]
+    OtherJob {
+        /// The job's name.
+        name: JobName,
+        /// The job that the checkpoint was saved in.
+        saved: JobId,
+        /// The job that bears the name now.
+        now: JobId,
+    },
+    /// Nobody answered for long. Asking for the next batch goes on waiting.
+    #[error("no batch for {waited} ms: {what}")]
+    NoAnswer {
+        /// Who is waited for.
+        what: String,
+        /// For how long.
+        waited: Millis,
+    },
+}
+
+impl Error {
+    /// Whether this client can do nothing any more.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Self::NoAnswer { .. } | Self::Refused(Refusal::Silent { .. }))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Opening,
+    Restoring,
+    Attaching,
+    Running,
+    Over,
+}
+
+/// A request that waits for its reply.
+#[derive(Debug)]
+struct Pending {
+    sequence: u64,
+    request: Request,
+    sent: Millis,
+}
+
+/// The core of a client.
+#[derive(Debug)]
+pub struct Client<B> {
+    config: Config,
+    begin: Begin,
+    phase: Phase,
+    seat: Seat,
+    start: Start,
+    cursor: Cursor,
+    /// The window of the batch that the trainer has and is not known to have used.
+    given: Option<Window>,
+    /// Whether any batch was handed over.
+    delivered: bool,
+    held: BTreeMap<Window, Held<B>>,
+    /// Windows in the order in which they are used.
+    queue: VecDeque<Window>,
+    workers: Workers,
+    pending: Option<Pending>,
+    sequence: u64,
+    /// Not before this time is the dispatcher asked for windows, or for anything.
+    ask_again: Millis,
+    reported: Millis,
+    /// What the dispatcher said with "end".
+    ended: Option<Standing>,
+    waiting: Option<Millis>,
+    news: Millis,
+    actions: VecDeque<Action<B>>,
+}
+
+impl<B> Client<B> {
+    /// A client that begins now.
+    #[must_use]
+    pub fn new(config: Config, begin: Begin, now: Millis) -> Self {
+        let seat = Seat {
+            job: JobId(0),
+            incarnation: Incarnation(0),
+            consumer: config.consumer,
+            ticket: Ticket(0),
+        };
+        let order = config.description.order;
+        let windows = config.description.windows;
+        let mut client = Self {
+            cursor: Cursor::new(&seat, config.consumers, order, Epoch(0)),
+            start: Start { epoch: Epoch(0), position: String::new(), windows },
+            config,
+            begin,
+            phase: Phase::Opening,
+            seat,
+            given: None,
+            delivered: false,
+            held: BTreeMap::new(),
+            queue: VecDeque::new(),
+            workers: Workers::default(),
+            pending: None,
+            sequence: 0,
+            ask_again: now,
+            reported: now,
+            ended: None,
+            waiting: None,
+            news: now,
+            actions: VecDeque::new(),
+        };
+        client.advance(now);
+        client
+    }
+
+    /// What is to be done next.
+    pub fn action(&mut self) -> Option<Action<B>> {
+        self.actions.pop_front()
+    }
+
+    /// Whether it has taken its seat.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// The incarnation it belongs to.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.seat.incarnation
+    }
+
+    /// Where that incarnation began.
+    #[must_use]
+    pub fn start(&self) -> &Start {
+        &self.start
+    }
+
+    /// When it wants to be told the time after `now`, if nothing else happens.
+    #[must_use]
+    pub fn wake(&self, now: Millis) -> Option<Millis> {
+        if self.phase == Phase::Over {
+            return None;
+        }
+        let stall = self.config.stall();
+        let fetches = self.held.values().filter_map(|held| held.asked);
+        let fetches = fetches.map(|asked| asked.since + stall).min();
+        let pending =
+            self.pending.as_ref().map(|pending| pending.sent + self.config.request_timeout);
+        let asks = match self.pending {
+            None if self.phase != Phase::Running || self.wants_windows() => Some(self.ask_again),
+            _ => None,
+        };
+        let report = self.reported + self.config.report;
+        let report = (self.phase == Phase::Running && self.pending.is_none()).then_some(report);
+        let patience = self.waiting.map(|since| since.max(self.news) + self.config.patience);
+        let workers = self.workers.ready_at(now);
+        [fetches, pending, asks, report, patience, workers].into_iter().flatten().min()
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Millis) {
+        self.advance(now);
+    }
+
+    /// These workers can be asked.
+    pub fn workers(&mut self, now: Millis, workers: &[WorkerId]) {
+        self.workers.set(workers);
+        self.advance(now);
+    }
+
+    /// Fetches take longer or shorter than was thought.
+    pub fn set_fetch_p99(&mut self, p99: Millis) {
+        self.config.fetch_p99 = p99;
+    }
+
+    /// The connection to a worker is gone.
+    pub fn worker_gone(&mut self, now: Millis, worker: WorkerId) {
+        self.workers.failed(now, worker, self.config.stall());
+        for held in self.held.values_mut() {
+            if held.asked.is_some_and(|asked| asked.worker == worker) {
+                held.asked = None;
+                held.failures += 1;
+            }
+        }
+        self.advance(now);
+    }
+
+    /// A worker has sent steps.
+    pub fn data(&mut self, now: Millis, worker: WorkerId, data: Data<B>) {
+        self.workers.delivered(worker);
+        let current = data.incarnation == self.seat.incarnation && data.epoch == self.cursor.epoch;
+        if self.phase == Phase::Running
+            && current
+            && let Some(held) = self.held.get_mut(&data.window)
+            && (data.offset.0 == held.expected() || planted(Mutant::NoOffsetCheck))
+        {
+            self.news = now;
+            let window = data.window;
+            held.take_in(now, data);
+            self.finish_if_used_up(window);
+        }
+        self.advance(now);
+    }
+
+    /// The trainer wants its next batch. It has used the one before.
+    pub fn next(&mut self, now: Millis) {
+        self.use_given();
+        self.waiting = Some(now);
+        self.advance(now);
+    }
+
+    /// The trainer has used its batch and wants no other for now.
+    pub fn used(&mut self, now: Millis) {
+        self.use_given();
+        self.advance(now);
+    }
+
+    /// The trainer saves its state, of which its last batch is a part. None before it has a seat.
+    pub fn checkpoint(&mut self) -> Option<Checkpoint> {
+        self.use_given();
+        if self.phase != Phase::Running {
+            return None;
+        }
+        let mut cursor = self.cursor.clone();
+        if planted(Mutant::PrefetchCursor) {
+            for (window, held) in &self.held {
+                cursor.open.insert(*window, Offset(held.expected()));
+                if held.is_complete() {
+                    cursor.open.remove(window);
+                    cursor.used.insert(*window);
+                }
+            }
+        }
+        let start = (cursor.epoch == self.start.epoch).then(|| self.start.clone());
+        Some(Checkpoint { start, cursor })
+    }
+
+    /// The dispatcher has answered request `sequence`.
+    pub fn reply(&mut self, now: Millis, sequence: u64, reply: Reply) {
+        let expected = self.pending.as_ref().is_some_and(|pending| pending.sequence == sequence);
+        let believed = planted(Mutant::NoRequestId) && self.phase == Phase::Running;
+        if !expected && !believed {
+            return;
+        }
+        self.pending = None;
+        // With windows in hand, it is workers that are waited for.
+        if self.held.is_empty() {
+            self.news = now;
+        }
+        match reply {
+            Reply::Opened { job, ticket, life } => self.opened(job, ticket, life),
+            Reply::Restored { life } => self.begin_life(life, None),
+            Reply::Attached { standing } => self.attached(standing),
+            Reply::Granted { windows, standing } => {
+                self.adopt(standing);
+                self.hold(&windows);
+                self.ask_again = now;
+            }
+            Reply::Wait { standing } => {
+                self.adopt(standing);
+                // While there is something to do, there is no hurry.
+                let pause =
+                    if self.held.is_empty() { self.config.poll } else { self.config.report };
+                self.ask_again = now + pause;
+            }
+            Reply::End { epoch, standing } => {
+                if epoch == self.cursor.epoch {
+                    self.ended = Some(standing);
+                }
+            }
+            Reply::Committed { standing } => self.adopt(standing),
+            Reply::Released | Reply::Closed => {}
+            Reply::Refused(refusal) => self.refused(now, refusal),
+        }
+        self.advance(now);
+    }
+
+    fn opened(&mut self, job: JobId, ticket: Ticket, life: Life) {
+        (self.seat.job, self.seat.ticket) = (job, ticket);
+        match &self.begin {
+            Begin::Restore { .. } => self.phase = Phase::Restoring,
+            Begin::Fresh => self.begin_life(life, None),
+            Begin::Resume(checkpoint) if checkpoint.cursor.job != job => {
+                let (name, saved) = (self.config.name.clone(), checkpoint.cursor.job);
+                self.fail(Error::OtherJob { name, saved, now: job });
+            }
+            Begin::Resume(checkpoint) => {
+                let cursor = checkpoint.cursor.clone();
+                self.begin_life(life, Some(cursor));
+            }
+        }
+    }
+
+    fn begin_life(&mut self, life: Life, cursor: Option<Cursor>) {
+        self.seat.incarnation = cursor.as_ref().map_or(life.incarnation, |one| one.incarnation);
+        let (consumers, order) = (self.config.consumers, self.config.description.order);
+        self.cursor =
+            cursor.unwrap_or_else(|| Cursor::new(&self.seat, consumers, order, life.start.epoch));
+        if self.config.description.visitation == Visitation::AtMostOnce {
+            // What was granted to an earlier process may have been used by it: it counts as used.
+            for window in std::mem::take(&mut self.cursor.open).into_keys() {
+                self.cursor.used.insert(window);
+            }
+        }
+        self.start = life.start;
+        self.phase = Phase::Attaching;
+    }
+
+    fn attached(&mut self, standing: Standing) {
+        self.phase = Phase::Running;
+        self.adopt(standing);
+        self.held.clear();
+        self.queue.clear();
+        for (window, used) in &self.cursor.open {
+            self.held.insert(*window, Held::new(*used));
+            self.queue.push_back(*window);
+        }
+    }
+
+    fn adopt(&mut self, standing: Standing) {
+        let Standing { epoch, floor, rewinds, stamp, used } = standing;
+        if epoch != self.cursor.epoch {
+            return;
+        }
+        (self.cursor.seen, self.cursor.rewinds) = (stamp, rewinds);
+        if self.cursor.order == Order::Exact {
+            return;
+        }
+        if let Some(used) = used {
+            self.cursor.used.join(&used);
+        }
+        self.cursor.floor = floor;
+        let listed_from = Window(floor.0.saturating_sub(self.config.lookback));
+        self.cursor.used.forget_below(listed_from);
+    }
+
+    fn hold(&mut self, windows: &[Window]) {
+        for window in windows {
+            if !self.held.contains_key(window) || planted(Mutant::NoRequestId) {
+                self.cursor.open.insert(*window, Offset(0));
+                self.held.insert(*window, Held::new(Offset(0)));
+                self.queue.push_back(*window);
+            }
+        }
+    }
+
+    fn refused(&mut self, now: Millis, refusal: Refusal) {
+        match refusal {
+            Refusal::RetryLater(_) | Refusal::Exhausted(_) => {
+                self.ask_again = now + self.config.poll;
+            }
+            // Others may have restored the same state again, before this client did anything.
+            Refusal::StaleIncarnation { .. }
+                if matches!(self.begin, Begin::Restore { .. })
+                    && self.phase != Phase::Restoring
+                    && !self.delivered =>
+            {
+                self.phase = Phase::Restoring;
+                self.held.clear();
+                self.queue.clear();
+                self.ended = None;
+            }
+            Refusal::Silent { .. } => {
+                self.ask_again = now + self.config.report;
+                if self.waiting.take().is_some() {
+                    self.actions.push_back(Action::Fail(Error::Refused(refusal)));
+                }
+            }
+            refusal => self.fail(Error::Refused(refusal)),
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.phase = Phase::Over;
+        self.pending = None;
+        self.actions.push_back(Action::Fail(error));
+    }
+
+    fn windows(&self) -> Windows {
+        match self.cursor.epoch == self.start.epoch {
+            true => self.start.windows,
+            false => self.config.description.windows,
+        }
+    }
+
+    fn use_given(&mut self) {
+        let Some(window) = self.given.take() else { return };
+        if let Some(used) = self.cursor.open.get_mut(&window) {
+            used.0 += 1;
+        } else if self.cursor.order == Order::Exact {
+            self.cursor.open.insert(window, Offset(1));
+        }
+        self.finish_if_used_up(window);
+    }
+
+    fn finish_if_used_up(&mut self, window: Window) {
+        let used = self.cursor.open.get(&window).map_or(0, |used| used.0);
+        let end = self.held.get(&window).and_then(|held| held.end);
+        if end.is_none_or(|end| used < end) {
+            return;
+        }
+        match self.cursor.order {
+            Order::Any => self.cursor.used.insert(window),
+            // Windows are used in turn, so an empty one waits for those before it.
+            Order::Exact if self.cursor.floor != window => return,
+            Order::Exact => self.cursor.floor.0 += u64::from(self.cursor.consumers),
+        }
+        self.cursor.used_up += 1;
+        self.cursor.open.remove(&window);
+        self.held.remove(&window);
+        self.queue.retain(|queued| *queued != window);
+        if self.cursor.order == Order::Exact {
+            self.finish_if_used_up(self.cursor.floor);
+        }
+    }
+
+    fn wants_windows(&self) -> bool {
+        self.cursor.order == Order::Any
+            && self.ended.is_none()
+            && self.held.len() <= self.config.windows_ahead / 2
+    }
+
+    /// Does whatever is due.
+    fn advance(&mut self, now: Millis) {
+        if self.phase == Phase::Over {
+            return;
+        }
+        if self.phase == Phase::Running {
+            self.take_own_windows();
+            self.give_up_slow_workers(now);
+            self.deliver(now);
+            self.fetch(now);
+        }
+        self.ask(now);
+        if let Some(since) = self.waiting
+            && now >= since.max(self.news) + self.config.patience
+        {
+            self.waiting = None;
+            let waited = now - since;
+            let what = match (self.phase, self.held.is_empty()) {
+                (Phase::Running, false) => "no worker delivers",
+                _ => "the dispatcher does not answer",
+            };
+            let error = Error::NoAnswer { what: what.to_owned(), waited };
+            self.actions.push_back(Action::Fail(error));
+        }
+    }
+
+    /// With order exact, the next windows follow by arithmetic.
+    fn take_own_windows(&mut self) {
+        if self.cursor.order == Order::Any {
+            return;
+        }
+        let step = u64::from(self.cursor.consumers);
+        let last = self.queue.back().map(|window| window.0.saturating_add(step));
+        let mut next = last.unwrap_or(self.cursor.floor.0);
+        while self.held.len() < self.config.windows_ahead.max(1) && next < self.windows().count {
+            let used = self.cursor.open.get(&Window(next)).copied().unwrap_or_default();
+            self.held.insert(Window(next), Held::new(used));
+            self.queue.push_back(Window(next));
+            next = next.saturating_add(step);
+        }
+    }
+
+    fn give_up_slow_workers(&mut self, now: Millis) {
+        let stall = self.config.stall();
+        for held in self.held.values_mut() {
+            if let Some(asked) = held.asked.filter(|asked| now >= asked.since + stall) {
+                self.workers.failed(now, asked.worker, stall);
+                held.asked = None;
+                held.failures += 1;
+            }
+        }
+    }
+
+    fn fetch(&mut self, now: Millis) {
+        let ahead = |held: &Held<B>| held.buffer.len() as u64 + held.coming();
+        let mut total: u64 = self.held.values().map(ahead).sum();
+        for (at, window) in self.queue.iter().enumerate() {
+            let Some(held) = self.held.get_mut(window) else { continue };
+            let full = total >= self.config.steps_ahead && (at > 0 || !held.buffer.is_empty());
+            if held.asked.is_some() || held.is_complete() || full {
+                continue;
+            }
+            let number = window.0 + u64::from(held.failures) + u64::from(self.config.consumer.0);
+            let Some(worker) = self.workers.choose(now, number) else { return };
+            let (from, most) = (held.expected(), self.config.steps_per_fetch.max(1));
+            held.asked = Some(Asked { worker, since: now, until: from + most });
+            total += most;
+            let fetch = Fetch {
+                job: self.seat.job,
+                incarnation: self.seat.incarnation,
+                epoch: self.cursor.epoch,
+                window: *window,
+                from: Offset(from),
+                most,
+            };
+            self.actions.push_back(Action::Fetch { worker, fetch });
+        }
+    }
+
+    fn deliver(&mut self, now: Millis) {
+        if self.waiting.is_none() {
+            return;
+        }
+        let in_turn = if self.cursor.order == Order::Exact { 1 } else { usize::MAX };
+        let ready =
+            |window: &&Window| self.held.get(window).is_some_and(|held| !held.buffer.is_empty());
+        let ready = self.queue.iter().take(in_turn).find(ready).copied();
+        if let Some(window) = ready
+            && let Some(held) = self.held.get_mut(&window)
+            && let Some(batch) = held.buffer.pop_front()
+        {
+            let (epoch, offset) = (self.cursor.epoch, Offset(held.delivered));
+            held.delivered += 1;
+            self.given = Some(window);
+            self.delivered = true;
+            self.waiting = None;
+            self.actions.push_back(Action::Deliver { batch, epoch, window, offset });
+            if planted(Mutant::DoneAtYield) {
+                self.use_given();
+            }
+            return;
+        }
+        let over = match self.cursor.order {
+            Order::Any => self.ended.is_some(),
+            Order::Exact => self.cursor.floor.0 >= self.windows().count,
+        };
+        if over && self.held.is_empty() {
+            self.actions.push_back(Action::EndOfEpoch(self.cursor.epoch));
+            self.cursor.next_epoch();
+            if let Some(standing) = self.ended.take() {
+                self.adopt(standing);
+            }
+            self.waiting = None;
+            self.ask_again = now;
+            self.take_own_windows();
+        }
+    }
+
+    /// Sends what is due to the dispatcher, one request at a time.
+    fn ask(&mut self, now: Millis) {
+        if let Some(pending) = &mut self.pending {
+            if now >= pending.sent + self.config.request_timeout {
+                pending.sent = now;
+                let (sequence, request) = (pending.sequence, pending.request.clone());
+                self.actions.push_back(Action::Send { sequence, request });
+            }
+            return;
+        }
+        let request = match self.phase {
+            Phase::Over => return,
+            _ if self.phase != Phase::Running && now < self.ask_again => return,
+            Phase::Opening => Request::OpenJob {
+                name: self.config.name.clone(),
+                description: self.config.description.clone(),
+                consumers: self.config.consumers,
+                consumer: self.config.consumer,
+                nonce: self.config.nonce,
+            },
+            Phase::Restoring => {
+                let Begin::Restore { start, hash } = &self.begin else { return };
+                Request::Restore {
+                    job: self.seat.job,
+                    consumer: self.config.consumer,
+                    nonce: self.config.nonce,
+                    ticket: self.seat.ticket,
+                    consumers: self.config.consumers,
+                    start: start.clone(),
+                    hash: hash.clone(),
+                }
+            }
+            Phase::Attaching => Request::Attach {
+                seat: self.seat,
+                nonce: self.config.nonce,
+                cursor: self.cursor.clone(),
+            },
+            Phase::Running if self.wants_windows() && now >= self.ask_again => Request::Get {
+                seat: self.seat,
+                sequence: self.sequence + 1,
+                want: self.config.windows_ahead.saturating_sub(self.held.len()).max(1) as u32,
+                cursor: self.cursor.clone(),
+            },
+            Phase::Running if now >= self.reported + self.config.report => {
+                Request::Commit { seat: self.seat, cursor: self.cursor.clone() }
+            }
+            Phase::Running => return,
+        };
+        if self.phase == Phase::Running {
+            self.reported = now;
+        }
+        self.sequence += 1;
+        let sequence = self.sequence;
+        self.actions.push_back(Action::Send { sequence, request: request.clone() });
+        self.pending = Some(Pending { sequence, request, sent: now });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feedline_wire::{Stamp, Used};
+
+    const ONE: WorkerId = WorkerId(1);
+    const TWO: WorkerId = WorkerId(2);
+
+    fn config(order: Order) -> Config {
+        let windows = Windows { count: 6, steps: 2, last: 2 };
+        let visitation = Visitation::ExactlyOnce;
+        let description = Description { dataset: "images".into(), visitation, order, windows };
+        let name = JobName("job".into());
+        Config::new(name, description, 2, ConsumerIndex(0), Nonce(7))
+    }
+
+    fn standing(epoch: u64, floor: u64, stamp: u64) -> Standing {
+        let (epoch, floor, stamp) = (Epoch(epoch), Window(floor), Stamp(stamp));
+        Standing { epoch, floor, rewinds: 0, stamp, used: None }
+    }
+
+    fn actions(client: &mut Client<u64>) -> Vec<Action<u64>> {
+        std::iter::from_fn(|| client.action()).collect()
+    }
+
+    /// The request that a client sends, and its number.
+    fn sent(client: &mut Client<u64>) -> (u64, Request) {
+        let sent = actions(client).into_iter().find_map(|action| match action {
+            Action::Send { sequence, request } => Some((sequence, request)),
+            _ => None,
+        });
+        sent.expect("it says something")
+    }
+
+    fn fetches(actions: &[Action<u64>]) -> Vec<(WorkerId, u64, u64)> {
+        let fetch = |action: &Action<u64>| match action {
+            Action::Fetch { worker, fetch } => Some((*worker, fetch.window.0, fetch.from.0)),
+            _ => None,
+        };
+        actions.iter().filter_map(fetch).collect()
+    }
+
+    fn life() -> Life {
+        let windows = Windows { count: 6, steps: 2, last: 2 };
+        let start = Start { epoch: Epoch(0), position: String::new(), windows };
+        Life { incarnation: Incarnation(1), consumers: 2, start }
+    }
+
+    /// A client that has its seat and asks for windows.
+    fn seated(order: Order, begin: Begin) -> Client<u64> {
+        let mut client = Client::new(config(order), begin, 0);
+        client.workers(0, &[ONE]);
+        let (sequence, _) = sent(&mut client);
+        let opened = Reply::Opened { job: JobId(1), ticket: Ticket(3), life: life() };
+        client.reply(0, sequence, opened);
+        let (sequence, request) = sent(&mut client);
+        assert!(matches!(request, Request::Attach { .. }), "{request:?}");
+        client.reply(0, sequence, Reply::Attached { standing: standing(0, 0, 1) });
+        client
+    }
+
+    /// A client that holds these windows.
+    fn holding(windows: &[u64]) -> Client<u64> {
+        let mut client = seated(Order::Any, Begin::Fresh);
+        let (sequence, request) = sent(&mut client);
+        assert!(matches!(request, Request::Get { .. }), "{request:?}");
+        let windows = windows.iter().copied().map(Window).collect();
+        client.reply(0, sequence, Reply::Granted { windows, standing: standing(0, 0, 2) });
+        client
+    }
+
+    fn data(window: u64, offset: u64, steps: &[u64], end: bool) -> Data<u64> {
+        Data {
+            incarnation: Incarnation(1),
+            epoch: Epoch(0),
+            window: Window(window),
+            offset: Offset(offset),
+            steps: steps.to_vec(),
+            end,
+        }
+    }
+
+    fn delivered(client: &mut Client<u64>) -> Vec<u64> {
+        let batch = |action| match action {
+            Action::Deliver { batch, .. } => Some(batch),
+            _ => None,
+        };
+        actions(client).into_iter().filter_map(batch).collect()
+    }
+
+    fn cursor(client: &mut Client<u64>) -> Cursor {
+        client.checkpoint().expect("it has its seat").cursor
+    }
+
+    #[test]
+    fn data_is_taken_only_at_the_next_offset() {
+        let mut client = holding(&[0]);
+        client.next(1);
+        actions(&mut client);
+        client.data(1, ONE, data(0, 1, &[11], true));
+        assert!(delivered(&mut client).is_empty(), "too early");
+        client.data(2, ONE, data(0, 0, &[10], false));
+        client.data(3, ONE, data(0, 0, &[10], false));
+        client.data(4, ONE, Data { epoch: Epoch(1), ..data(0, 1, &[99], true) });
+        assert_eq!(delivered(&mut client), [10]);
+        client.next(5);
+        assert!(delivered(&mut client).is_empty(), "twice is once");
+        client.data(6, ONE, data(0, 1, &[11], true));
+        assert_eq!(delivered(&mut client), [11]);
+    }
+
+    #[test]
+    fn the_cursor_is_what_was_used_not_what_was_received() {
+        let mut client = holding(&[0, 1]);
+        client.data(1, ONE, data(0, 0, &[10, 11], true));
+        client.data(1, ONE, data(1, 0, &[12, 13], true));
+        assert!(cursor(&mut client).is_untouched());
+        client.next(1);
+        let report = client.cursor.open[&Window(0)];
+        assert_eq!(report, Offset(0), "the trainer has it, and may not have used it");
+        assert_eq!(cursor(&mut client).open[&Window(0)], Offset(1), "who saves has used it");
+        client.next(2);
+        client.next(3);
+        let cursor = cursor(&mut client);
+        assert!(cursor.is_used(Window(0)) && !cursor.is_used(Window(1)));
+        assert_eq!((cursor.open[&Window(1)], cursor.used_up), (Offset(1), 1));
+    }
+
+    #[test]
+    fn another_worker_is_asked_when_one_is_gone_or_slow() {
+        let mut client = holding(&[0]);
+        let first = actions(&mut client);
+        assert_eq!(fetches(&first), [(ONE, 0, 0)]);
+        client.workers(0, &[ONE, TWO]);
+        client.data(100, ONE, data(0, 0, &[10], false));
+        client.worker_gone(200, ONE);
+        assert_eq!(fetches(&actions(&mut client)), [(TWO, 0, 1)], "from where it stands");
+        client.tick(1_199);
+        assert_eq!(fetches(&actions(&mut client)), []);
+        client.tick(1_200);
+        assert_eq!(fetches(&actions(&mut client)), [(ONE, 0, 1)]);
+        client.set_fetch_p99(2_000);
+        client.tick(7_199);
+        assert_eq!(fetches(&actions(&mut client)), [], "three times what is usual");
+        client.tick(7_200);
+        assert_eq!(fetches(&actions(&mut client)), [(TWO, 0, 1)]);
+    }
+
+    #[test]
+    fn a_request_is_repeated_under_its_number() {
+        let mut client: Client<u64> = Client::new(config(Order::Any), Begin::Fresh, 0);
+        let first = sent(&mut client);
+        client.tick(999);
+        assert_eq!(actions(&mut client), []);
+        client.tick(1_000);
+        assert_eq!(sent(&mut client), first);
+        let opened = Reply::Opened { job: JobId(1), ticket: Ticket(3), life: life() };
+        client.reply(1_100, first.0 + 1, opened.clone());
+        assert_eq!(actions(&mut client), [], "an answer to something else");
+        client.reply(1_100, first.0, opened.clone());
+        let (sequence, _) = sent(&mut client);
+        assert_eq!(sequence, first.0 + 1);
+        client.reply(1_200, first.0, opened);
+        assert_eq!(actions(&mut client), [], "an answer that was heard before");
+    }
+
+    #[test]
+    fn what_is_fetched_ahead_is_bounded() {
+        let mut client = seated(Order::Any, Begin::Fresh);
+        (client.config.steps_ahead, client.config.steps_per_fetch) = (3, 2);
+        let (sequence, _) = sent(&mut client);
+        let windows = vec![Window(0), Window(1), Window(2)];
+        client.reply(0, sequence, Reply::Granted { windows, standing: standing(0, 0, 2) });
+        assert_eq!(fetches(&actions(&mut client)), [(ONE, 0, 0), (ONE, 1, 0)]);
+        client.data(1, ONE, data(0, 0, &[10, 11], true));
+        client.data(1, ONE, data(1, 0, &[12, 13], true));
+        assert_eq!(fetches(&actions(&mut client)), [], "four steps wait");
+        client.next(2);
+        client.next(3);
+        assert_eq!(fetches(&actions(&mut client)), [(ONE, 2, 0)]);
+    }
+
+    #[test]
+    fn a_window_of_no_steps_is_used_up_at_once() {
+        let mut client = holding(&[0]);
+        client.data(1, ONE, data(0, 0, &[], true));
+        assert_eq!(cursor(&mut client).used_up, 1);
+    }
+
+    #[test]
+    fn what_is_said_of_another_epoch_is_not_believed() {
+        let mut client = holding(&[0]);
+        client.data(1, ONE, data(0, 0, &[10], true));
+        client.next(1);
+        client.next(2);
+        let (sequence, _) = sent(&mut client);
+        client.reply(3, sequence, Reply::End { epoch: Epoch(0), standing: standing(1, 0, 2) });
+        assert!(actions(&mut client).contains(&Action::EndOfEpoch(Epoch(0))));
+        let (sequence, _) = client.pending.as_ref().map(|one| (one.sequence, ())).expect("it asks");
+        client.reply(4, sequence, Reply::Committed { standing: standing(0, 6, 2) });
+        assert_eq!(cursor(&mut client).floor, Window(0));
+    }
+
+    #[test]
+    fn with_order_exact_windows_follow_from_the_number() {
+        let mut client = seated(Order::Exact, Begin::Fresh);
+        let asked = fetches(&actions(&mut client));
+        assert_eq!(asked, [(ONE, 0, 0), (ONE, 2, 0), (ONE, 4, 0)]);
+        client.data(1, ONE, data(2, 0, &[20, 21], true));
+        client.next(1);
+        assert!(delivered(&mut client).is_empty(), "in turn");
+        client.data(2, ONE, data(0, 0, &[10, 11], true));
+        client.data(2, ONE, data(4, 0, &[], true));
+        let mut batches = delivered(&mut client);
+        for now in 3..6 {
+            client.next(now);
+            batches.extend(delivered(&mut client));
+        }
+        assert_eq!(batches, [10, 11, 20, 21]);
+        client.next(7);
+        let said = actions(&mut client);
+        assert!(said.contains(&Action::EndOfEpoch(Epoch(0))), "{said:?}");
+        assert!(!said.iter().any(|action| matches!(action, Action::Send { .. })));
+        assert_eq!(cursor(&mut client).epoch, Epoch(1));
+    }
+
+    #[test]
+    fn a_client_goes_on_where_its_checkpoint_stands() {
+        let mut client = holding(&[0, 3]);
+        client.data(1, ONE, data(3, 0, &[30], false));
+        client.next(1);
+        let checkpoint = client.checkpoint().expect("it has its seat");
+        let text = serde_json::to_string(&checkpoint).unwrap();
+        let checkpoint = serde_json::from_str(&text).unwrap();
+        let mut client = seated(Order::Any, Begin::Resume(checkpoint));
+        assert_eq!(fetches(&actions(&mut client)), [(ONE, 0, 0), (ONE, 3, 1)]);
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_job_is_refused() {
+        let checkpoint = holding(&[0]).checkpoint().expect("it has its seat");
+        let mut client: Client<u64> = Client::new(config(Order::Any), Begin::Resume(checkpoint), 0);
+        let (sequence, _) = sent(&mut client);
+        let opened = Reply::Opened { job: JobId(2), ticket: Ticket(3), life: life() };
+        client.reply(0, sequence, opened);
+        let said = actions(&mut client);
+        assert!(matches!(said[..], [Action::Fail(Error::OtherJob { .. })]), "{said:?}");
+    }
+
+    #[test]
+    fn who_restores_joins_again_while_nothing_was_used() {
+        let begin = Begin::Restore { start: life().start, hash: "state".into() };
+        let mut client: Client<u64> = Client::new(config(Order::Any), begin, 0);
+        let (sequence, _) = sent(&mut client);
+        let opened = Reply::Opened { job: JobId(1), ticket: Ticket(3), life: life() };
+        client.reply(0, sequence, opened);
+        let stale = || {
+            let (asked, current) = (Incarnation(2), Incarnation(3));
+            Reply::Refused(Refusal::StaleIncarnation { asked, current, by: ConsumerIndex(1) })
+        };
+        for incarnation in [2, 3] {
+            let (sequence, request) = sent(&mut client);
+            assert!(matches!(request, Request::Restore { .. }), "{request:?}");
+            let life = Life { incarnation: Incarnation(incarnation), ..life() };
+            client.reply(0, sequence, Reply::Restored { life });
+            let (sequence, request) = sent(&mut client);
+            assert!(matches!(request, Request::Attach { .. }), "{request:?}");
+            client.reply(0, sequence, stale());
+        }
+        let (sequence, _) = sent(&mut client);
+        client.reply(0, sequence, stale());
+        let said = actions(&mut client);
+        assert!(matches!(&said[..], [Action::Fail(error)] if error.is_final()), "{said:?}");
+    }
+
+    #[test]
+    fn a_trainer_that_waits_in_vain_is_told() {
+        let mut client = holding(&[0]);
+        client.next(0);
+        actions(&mut client);
+        client.tick(300_000);
+        let said = actions(&mut client);
+        let told = said.iter().find_map(|action| match action {
+            Action::Fail(error) => Some(error),
+            _ => None,
+        });
+        let told = told.expect("it is told");
+        assert_eq!(told.to_string(), "no batch for 300000 ms: no worker delivers");
+        assert!(!told.is_final());
+    }
+
+    #[test]
+    fn what_a_peers_rewind_changed_is_learnt() {
+        let mut client = holding(&[5]);
+        client.data(1, ONE, data(5, 0, &[10], true));
+        client.next(1);
+        client.next(2);
+        let (sequence, _) = sent(&mut client);
+        let mut used = Used::new(Window(0));
+        used.insert(Window(2));
+        let standing = Standing { rewinds: 1, used: Some(used), ..standing(0, 1, 9) };
+        client.reply(3, sequence, Reply::Wait { standing });
+        let cursor = cursor(&mut client);
+        assert_eq!((cursor.rewinds, cursor.floor), (1, Window(1)));
+        assert_eq!(cursor.used.iter().collect::<Vec<_>>(), [Window(2), Window(5)]);
+    }
+}

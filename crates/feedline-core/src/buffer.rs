@@ -31,6 +31,8 @@ struct Block {
     pool: Weak<PoolState>,
     /// Whether the pool no longer counts it as in use.
     left: AtomicBool,
+    /// What owns the memory, if it is not ours to free.
+    keep: Option<Box<dyn Any + Send + Sync>>,
 }
 
 thread_local! {
@@ -68,7 +70,7 @@ impl Block {
     fn allocate(capacity: usize, pool: Weak<PoolState>) -> Option<Self> {
         if capacity == 0 {
             let start = NonNull::new(ALIGNMENT as *mut u8).expect("the alignment is not zero");
-            return Some(Self { start, capacity, pool, left: AtomicBool::new(false) });
+            return Some(Self { start, capacity, pool, left: AtomicBool::new(false), keep: None });
         }
         // SAFETY: the layout has a non-zero size.
         let base = NonNull::new(unsafe { alloc_zeroed(Self::layout(capacity)?) })?;
@@ -80,7 +82,7 @@ impl Block {
             start.sub(1).write(skipped as u8);
             start
         };
-        Some(Self { start, capacity, pool, left: AtomicBool::new(false) })
+        Some(Self { start, capacity, pool, left: AtomicBool::new(false), keep: None })
     }
 }
 
@@ -101,17 +103,24 @@ impl Drop for Block {
         if let Some(pool) = self.pool.upgrade() {
             self.leave(&pool);
             hold(-(self.capacity as isize));
+            if self.keep.is_some() {
+                return;
+            }
             let block = Self {
                 start: self.start,
                 capacity: self.capacity,
                 pool: Weak::new(),
                 left: AtomicBool::new(true),
+                keep: None,
             };
             if let Some(refused) = pool.give_back(block) {
                 std::mem::forget(refused);
             } else {
                 return;
             }
+        }
+        if self.keep.is_some() {
+            return;
         }
         let layout = Self::layout(self.capacity).expect("capacity was checked on allocation");
         // SAFETY: allocated in `allocate` with this very layout, and not handed to a pool; the byte
@@ -136,7 +145,11 @@ struct PoolState {
     free: Mutex<Free>,
     keep: usize,
     used: AtomicUsize,
+    source: Option<Box<Source>>,
 }
+
+/// Where a pool may get memory of a special kind; `None` if there is none for so many bytes.
+type Source = dyn Fn(usize) -> Option<BufferMut> + Send + Sync;
 
 #[derive(Default)]
 struct Free {
@@ -167,8 +180,19 @@ impl Pool {
     /// A pool that keeps unused blocks as long as they and those in use have at most `keep` bytes.
     #[must_use]
     pub fn new(keep: usize) -> Self {
-        let state = PoolState { free: Mutex::default(), keep, used: AtomicUsize::new(0) };
-        Self { state: Arc::new(state) }
+        let (free, used) = (Mutex::default(), AtomicUsize::new(0));
+        Self { state: Arc::new(PoolState { free, keep, used, source: None }) }
+    }
+
+    /// A pool that asks `source` first, for memory that other processes can see, say. What comes
+    /// from there goes back there; when it has none, the pool allocates as usual.
+    #[must_use]
+    pub fn over(
+        keep: usize,
+        source: impl Fn(usize) -> Option<BufferMut> + Send + Sync + 'static,
+    ) -> Self {
+        let (free, used) = (Mutex::default(), AtomicUsize::new(0));
+        Self { state: Arc::new(PoolState { free, keep, used, source: Some(Box::new(source)) }) }
     }
 
     /// A writable buffer of `length` bytes; what they contain is unspecified.
@@ -177,6 +201,13 @@ impl Pool {
     ///
     /// If there is not so much memory. The process goes on: whoever asked can give the sample up.
     pub fn take(&self, length: usize) -> Result<BufferMut> {
+        if let Some(BufferMut { mut block, .. }) =
+            self.state.source.as_ref().and_then(|source| source(length))
+            && block.capacity >= length
+        {
+            block.pool = Arc::downgrade(&self.state);
+            return Ok(self.lend(block, length));
+        }
         let capacity = size_class(length);
         if let Ok(mut free) = self.state.free.try_lock() {
             // A block that is a little too large is better than fresh pages.
@@ -253,6 +284,22 @@ impl BufferMut {
     pub fn new(length: usize) -> Self {
         let block = Block::allocate(length, Weak::new());
         Self { block: block.unwrap_or_else(|| panic!("{}", no_memory(length))), length }
+    }
+
+    /// Writable bytes that something else owns: memory that other processes map as well.
+    ///
+    /// # Safety
+    ///
+    /// `start` must be a multiple of [`ALIGNMENT`], point to `length` initialised bytes, and be
+    /// valid for reads and writes of them on any thread for as long as `keep` is alive; nobody else
+    /// in this process may touch them in that time.
+    pub unsafe fn foreign(
+        start: NonNull<u8>,
+        length: usize,
+        keep: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        let (pool, left) = (Weak::new(), AtomicBool::new(false));
+        Self { block: Block { start, capacity: length, pool, left, keep: Some(keep) }, length }
     }
 
     /// Shortens the buffer to its first `length` bytes; longer than it is, it stays as it is.
@@ -533,6 +580,28 @@ mod tests {
         let late = pool.take(64).unwrap();
         drop(pool);
         drop(late);
+    }
+
+    #[test]
+    fn foreign_memory_is_written_shared_and_given_back_to_its_owner() {
+        let owner = Arc::new(BufferMut::new(256));
+        let source = Arc::clone(&owner);
+        let pool = Pool::over(1 << 20, move |length| {
+            let keep = Box::new(Arc::clone(&source));
+            let start = NonNull::new(source.as_ptr().cast_mut())?;
+            // SAFETY: the block has 256 bytes, `keep` keeps it, and the test writes one at a time.
+            (length <= 256).then(|| unsafe { BufferMut::foreign(start, 256, keep) })
+        });
+        let mut buffer = pool.take(100).unwrap();
+        buffer.fill(7);
+        assert_eq!((buffer.len(), pool.used_bytes()), (100, 256));
+        let shared = buffer.freeze();
+        assert_eq!((shared[99], shared.as_ptr()), (7, owner.as_ptr()));
+        assert_eq!(Arc::strong_count(&owner), 3);
+        drop(shared.clone().try_mut().unwrap_err());
+        drop(shared.try_mut().unwrap());
+        assert_eq!((Arc::strong_count(&owner), pool.used_bytes(), pool.idle_bytes()), (2, 0, 0));
+        assert!(pool.take(300).unwrap().as_ptr() != owner.as_ptr());
     }
 
     #[test]

@@ -1,4 +1,7 @@
-//! What dispatcher, workers and clients say to each other, as plain values.
+//! What dispatcher, workers and clients say to each other, as plain values, and how finished batches
+//! travel between them.
+//!
+//! # What is said
 //!
 //! ```text
 //!            OpenJob  Restore  Attach  Get  Commit                    Fetch(window, from offset)
@@ -12,12 +15,49 @@
 //! any worker. What a client's trainer has used is its [`Cursor`]: it lives in the trainer's
 //! checkpoint, and everything else follows from it. The cursors of all clients together tell what
 //! is [`Left`] of an epoch, on which any number of clients can go on.
+//!
+//! # How batches travel
+//!
+//! ```text
+//!  worker                                                              client
+//!  Handler::serve ──► Sender ══ frames, while credit lasts ══► reader ──► Client::next_within
+//!                        ▲                                                   │
+//!                        └────────────── credit, as frames are used ─────────┘
+//! ```
+//!
+//! A frame is a fixed header, a short description, and the bytes of the tensors:
+//!
+//! ```text
+//!  header, 64 bytes, little-endian
+//!  ┌───────┬─────────┬──────┬───────┬──────────┬─────────┬─────────────┐
+//!  │ magic │ version │ kind │ flags │ sequence │ request │ description │
+//!  │ 4     │ 2       │ 1    │ 1     │ 8        │ 4       │ bytes, 4    │
+//!  ├───────┴─────┬───┴──────┴───┬───┴──────────┼─────────┴──┬──────────┴──────────┐
+//!  │ sent bytes  │ plain bytes  │ CRC-32C of   │ CRC-32C of │ zeros │ CRC-32C of  │
+//!  │ 8           │ 8            │ description  │ sent bytes │ 12    │ the header  │
+//!  └─────────────┴──────────────┴──────────────┴────────────┴───────┴─────────────┘
+//!  description: what the frame means; of a stretch, its rows and each tensor's dtype, shape, place
+//!  payload:     ┌ tensor ┐┌ tensor ─────────┐┌ tensor ┐   each at a multiple of 64 bytes
+//! ```
+//!
+//! On a Unix socket the payload is left in memory that both processes map, and the frame only says
+//! where. Two processes on one host that meet over TCP move to a Unix socket by themselves.
+//!
+//! - [`frame`]: the frames, and what becomes of damaged ones.
+//! - [`stretch`]: the rows of a stretch as a description and a list of slices.
+//! - [`compress`]: making payloads smaller, where that pays.
+//! - [`stream`]: the two ends of a connection.
 
+mod bytes;
+pub mod compress;
 mod cursor;
+pub mod frame;
 mod merge;
 #[doc(hidden)]
 pub mod mutant;
 mod protocol;
+pub mod stream;
+pub mod stretch;
 
 pub use cursor::{Cursor, Used};
 pub use merge::{Left, MergeError, Piece, merge};

@@ -1,0 +1,548 @@
+//! The sending end: accepts clients, and serves each on threads of its own.
+
+use super::link::{Pulse, Reader, Writer, interval, lock};
+use super::share::Lending;
+use super::socket::{Address, Listener, Socket};
+use crate::bytes::malformed;
+use crate::compress::{Compression, Packer, Packing};
+use crate::frame::{
+    HEADER, Header, Hello, Kind, Limits, VERSION, checksum, decode_credit, decode_request,
+    encode_error, encode_pieces,
+};
+use crate::stretch::{Encoded, Stretch};
+use feedline_core::{Buffer, Error, Result};
+use feedline_shm::Segments;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What a server does with a request.
+pub trait Handler: Send + Sync + 'static {
+    /// Sends what was asked for, in order, and returns when that was all.
+    ///
+    /// # Errors
+    ///
+    /// What the client is to see. An error of the sender is best returned as it is.
+    fn serve(&self, request: &[u8], out: &mut Sender<'_>) -> Result<()>;
+}
+
+/// How a server behaves.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// How many clients may be connected; others are turned away.
+    pub connections: usize,
+    /// How long a client may take to greet.
+    pub handshake: Duration,
+    /// How long a client may be silent before it is given up.
+    pub timeout: Duration,
+    /// How payloads are packed on TCP.
+    pub packing: Packing,
+    /// What a client must know to be served; empty if anybody is.
+    pub token: Vec<u8>,
+    /// Memory for clients on this host; `None` if all go over sockets.
+    pub shared: Option<Segments>,
+    /// How large a request may be.
+    pub request: usize,
+    /// How large a payload may be.
+    pub payload: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            connections: 128,
+            handshake: Duration::from_secs(5),
+            timeout: Duration::from_secs(10),
+            packing: Packing::Auto,
+            token: Vec::new(),
+            shared: None,
+            request: 4 << 20,
+            payload: Limits::default().payload,
+        }
+    }
+}
+
+/// Serves until it is dropped. Dropping it closes all connections and waits for what is being
+/// served: a handler notices at its next send, or by [`Sender::cancelled`].
+pub struct Server {
+    shared: Arc<Shared>,
+    listeners: Vec<(Arc<Listener>, JoinHandle<()>)>,
+    address: Address,
+}
+
+struct Shared {
+    handler: Box<dyn Handler>,
+    options: ServerOptions,
+    /// Chosen at random: by it a client knows that it met the same server again.
+    instance: [u8; 16],
+    /// The name of the Unix socket for clients on this host.
+    local: Vec<u8>,
+    stopping: AtomicBool,
+    clients: Mutex<Clients>,
+}
+
+#[derive(Default)]
+struct Clients {
+    next: u64,
+    connected: HashMap<u64, (Arc<Socket>, Option<JoinHandle<()>>)>,
+    /// Those that are gone, to be joined.
+    gone: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens at an address. On TCP and with shared memory, also at a Unix socket without a path,
+    /// to which clients on this host move by themselves.
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be had.
+    pub fn bind(address: &Address, handler: impl Handler, options: ServerOptions) -> Result<Self> {
+        let failed = |error| Error::unavailable(format!("address {address} to listen at"), error);
+        let listener = Listener::bind(address).map_err(failed)?;
+        let bound = listener.address().map_err(failed)?;
+        let mut instance = [0; 16];
+        rustix::rand::getrandom(&mut instance, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| failed(error.into()))?;
+        let mut listeners = vec![(listener, false)];
+        let mut local = Vec::new();
+        if options.shared.is_some() && matches!(address, Address::Tcp(_)) {
+            let mut name = [0; 16];
+            rustix::rand::getrandom(&mut name, rustix::rand::GetRandomFlags::empty())
+                .map_err(|error| failed(error.into()))?;
+            local = format!("feedline-{:032x}", u128::from_le_bytes(name)).into_bytes();
+            listeners.push((Listener::bind_local(&local).map_err(failed)?, true));
+        }
+        let shared = Arc::new(Shared {
+            handler: Box::new(handler),
+            options,
+            instance,
+            local,
+            stopping: AtomicBool::new(false),
+            clients: Mutex::default(),
+        });
+        let mut server = Self { shared, listeners: Vec::new(), address: bound };
+        for (listener, local) in listeners {
+            let (shared, listener) = (Arc::clone(&server.shared), Arc::new(listener));
+            let accepting = Arc::clone(&listener);
+            let accept = move || shared.accept(&accepting, local);
+            let thread = thread::Builder::new().name("wire-accept".into()).spawn(accept);
+            server.listeners.push((listener, thread.map_err(failed)?));
+        }
+        Ok(server)
+    }
+
+    /// Where it listens: with the port that the system chose, if it was to choose.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Number of clients that are connected.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        lock(&self.shared.clients).connected.len()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.listeners.iter().for_each(|(listener, _)| listener.shut_down());
+        for (_, thread) in self.listeners.drain(..) {
+            let _ = thread.join();
+        }
+        // Nobody comes any more; those who are here are told, then waited for.
+        let threads: Vec<_> = {
+            let mut clients = lock(&self.shared.clients);
+            let clients = &mut *clients;
+            clients.connected.values().for_each(|(socket, _)| socket.shut_down());
+            let connected = clients.connected.values_mut().filter_map(|(_, thread)| thread.take());
+            connected.chain(clients.gone.drain(..)).collect()
+        };
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({}, {} clients)", self.address, self.connections())
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &Listener, local: bool) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            let Ok(socket) = listener.accept() else {
+                // Stopping, or no descriptors left: those who are here may leave.
+                if !self.stopping.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                continue;
+            };
+            // A socket without a path has no permissions either.
+            if !local || socket.can_share() {
+                self.admit(socket, local);
+            }
+        }
+    }
+
+    fn admit(self: &Arc<Self>, socket: Socket, local: bool) {
+        let socket = Arc::new(socket);
+        let mut clients = lock(&self.clients);
+        for thread in clients.gone.drain(..) {
+            let _ = thread.join();
+        }
+        if clients.connected.len() >= self.options.connections {
+            let most = self.options.connections;
+            let busy = io::Error::new(
+                io::ErrorKind::ConnectionRefused,
+                format!("{most} clients are connected, and no more are allowed"),
+            );
+            let error = Error::unavailable("a connection", busy);
+            // The buffer of a new socket takes it at once; if not, closing says enough.
+            let _ = socket.set_write_timeout(Duration::from_millis(1));
+            let _ = Writer::new(socket).say(Kind::Error, 0, &encode_error(&error));
+            return;
+        }
+        let number = clients.next;
+        clients.next += 1;
+        clients.connected.insert(number, (Arc::clone(&socket), None));
+        let shared = Arc::clone(self);
+        let serve = move || {
+            // Whatever ends a connection, the client learns by its end; others are not concerned.
+            let _ = shared.connection(&socket, local);
+            socket.shut_down();
+            let mut clients = lock(&shared.clients);
+            if let Some((_, Some(thread))) = clients.connected.remove(&number) {
+                clients.gone.push(thread);
+            }
+        };
+        match thread::Builder::new().name("wire-read".into()).spawn(serve) {
+            Ok(thread) => {
+                // The thread waits for the lock before it looks for itself here.
+                if let Some((_, handle)) = clients.connected.get_mut(&number) {
+                    *handle = Some(thread);
+                }
+            }
+            Err(_) => drop(clients.connected.remove(&number)),
+        }
+    }
+
+    /// One client, from its greeting to its end.
+    fn connection(&self, socket: &Arc<Socket>, local: bool) -> io::Result<()> {
+        let options = &self.options;
+        let timeout = options.timeout;
+        let mut reader = Reader::new(Arc::clone(socket), Instant::now() + options.handshake);
+        let mut writer = Writer::new(Arc::clone(socket));
+        socket.set_write_timeout(options.handshake)?;
+        let hello = match self.greet(&mut reader, local) {
+            Ok(hello) => hello,
+            Err(error) => {
+                // A peer that speaks our language is told why; others would not understand.
+                let error = Error::unavailable("a connection", error);
+                let _ = writer.say(Kind::Error, 0, &encode_error(&error));
+                return Ok(());
+            }
+        };
+        let sharing = options.shared.as_ref().filter(|_| socket.can_share());
+        let most = usize::try_from(hello.shared_memory).unwrap_or(usize::MAX);
+        let lending = sharing.filter(|_| most > 0);
+        let answer = Hello {
+            oldest: VERSION,
+            newest: VERSION,
+            shared_memory: u64::from(lending.is_some()),
+            timeout: timeout.as_millis() as u64,
+            instance: self.instance,
+            local: self.local.clone(),
+            ..Hello::default()
+        };
+        writer.say(Kind::Hello, 0, &answer.encode())?;
+        socket.set_write_timeout(timeout)?;
+        let writer = Arc::new(Mutex::new(writer));
+        let pulse = Pulse {
+            writer: Arc::clone(&writer),
+            interval: interval(Duration::from_millis(hello.timeout)),
+            beat: Box::new(|writer| writer.say(Kind::Heartbeat, 0, &[])),
+        };
+        let limits = Limits { description: options.request, payload: 0, ..Limits::greeting() };
+        reader.converse(limits, timeout, pulse)?;
+        let packing = if socket.local { Packing::None } else { options.packing };
+        let connection = Connection {
+            socket,
+            writer: &writer,
+            payload: options.payload,
+            flow: Mutex::default(),
+            changed: Condvar::new(),
+        };
+        let tools = Tools {
+            packer: Packer::new(packing, &hello.compressions),
+            lending: lending.map(|segments| Lending::new(segments.clone(), most)),
+        };
+        thread::scope(|scope| {
+            let serve = || connection.serve(&*self.handler, tools);
+            let serving = thread::Builder::new().name("wire-serve".into());
+            let serving = serving.spawn_scoped(scope, serve)?;
+            let ended = connection.listen(&mut reader);
+            socket.shut_down();
+            lock(&connection.flow).closed = true;
+            connection.changed.notify_all();
+            // A panic of a handler was caught; none is left that would matter here.
+            let _ = serving.join();
+            // The client may read on for as long as it lives: nobody will tell us when it is done.
+            if let Some(segments) = lending {
+                let lent = std::mem::take(&mut lock(&connection.flow).lent);
+                lent.values().flatten().for_each(|buffer| segments.retire(buffer));
+            }
+            ended
+        })
+    }
+
+    fn greet(&self, reader: &mut Reader, local: bool) -> io::Result<Hello> {
+        reader.begin()?;
+        let mut description = Vec::new();
+        let header = reader.next(&mut description)?;
+        if header.kind != Kind::Hello {
+            return Err(malformed(format!("a {:?} frame instead of a greeting", header.kind)));
+        }
+        let hello = Hello::decode(&description)?;
+        let ours = Hello { oldest: VERSION, newest: VERSION, ..Hello::default() };
+        if hello.common_version(&ours).is_none() {
+            let (oldest, newest) = (hello.oldest, hello.newest);
+            return Err(malformed(format!(
+                "the client speaks versions {oldest} to {newest}, the server {VERSION}"
+            )));
+        }
+        let refused = |message| Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        if !same(&hello.token, &self.options.token) {
+            return refused("the client does not know the server's token");
+        }
+        if local && hello.instance != self.instance {
+            return refused("the client looks for another server");
+        }
+        Ok(hello)
+    }
+}
+
+/// Compares secrets in a time that only depends on their lengths.
+fn same(left: &[u8], right: &[u8]) -> bool {
+    let differences = left.iter().zip(right).fold(0, |all, (left, right)| all | (left ^ right));
+    left.len() == right.len() && std::hint::black_box(differences) == 0
+}
+
+/// What the two threads of a connection share.
+struct Connection<'a> {
+    socket: &'a Socket,
+    writer: &'a Mutex<Writer>,
+    /// How large a payload may be.
+    payload: usize,
+    flow: Mutex<Flow>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Flow {
+    /// The latest request's number; one that is not served yet.
+    current: u32,
+    waiting: Option<Vec<u8>>,
+    /// How many bytes may be under way, and how many are.
+    window: u64,
+    under_way: u64,
+    /// What lies in shared memory and is still read, by frame.
+    lent: HashMap<u64, Vec<Buffer>>,
+    closed: bool,
+}
+
+/// What serving takes, besides the connection.
+struct Tools {
+    packer: Packer,
+    lending: Option<Lending>,
+}
+
+impl Connection<'_> {
+    /// Takes requests and credit until the client is gone.
+    fn listen(&self, reader: &mut Reader) -> io::Result<()> {
+        let mut description = Vec::new();
+        loop {
+            let header = reader.next(&mut description)?;
+            match header.kind {
+                Kind::Request => {
+                    let (window, request) = decode_request(&description)?;
+                    let mut flow = lock(&self.flow);
+                    (flow.current, flow.waiting) = (header.request, Some(request.to_vec()));
+                    (flow.window, flow.under_way) = (window, 0);
+                }
+                Kind::Credit => {
+                    let (bytes, released) = decode_credit(&description)?;
+                    let mut gone = Vec::new();
+                    let mut flow = lock(&self.flow);
+                    if header.request == flow.current {
+                        let left = flow.under_way.checked_sub(bytes);
+                        let more = || malformed("credit for more than was sent");
+                        flow.under_way = left.ok_or_else(more)?;
+                    }
+                    for frame in released {
+                        let lent = flow.lent.remove(&frame);
+                        let never = || malformed(format!("frame {frame} was not lent"));
+                        gone.push(lent.ok_or_else(never)?);
+                    }
+                    drop(flow);
+                }
+                Kind::Heartbeat => continue,
+                other => return Err(malformed(format!("a {other:?} frame from a client"))),
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Serves request after request.
+    fn serve(&self, handler: &dyn Handler, mut tools: Tools) {
+        loop {
+            let (number, request) = {
+                let mut flow = lock(&self.flow);
+                loop {
+                    if flow.closed {
+                        return;
+                    }
+                    if let Some(request) = flow.waiting.take() {
+                        break (flow.current, request);
+                    }
+                    flow = self.changed.wait(flow).unwrap_or_else(|held| held.into_inner());
+                }
+            };
+            let mut sender = Sender { connection: self, tools: &mut tools, request: number };
+            let served = catch_unwind(AssertUnwindSafe(|| handler.serve(&request, &mut sender)));
+            let served = served.unwrap_or_else(|panic| {
+                let words = panic.downcast_ref::<String>().map(String::as_str);
+                let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
+                Err(Error::Internal(format!("serving a request: {}", words.unwrap_or("panic"))))
+            });
+            let mut writer = lock(self.writer);
+            let told = match served {
+                Ok(()) => writer.say(Kind::End, number, &[]),
+                Err(error) => writer.say(Kind::Error, number, &encode_error(&error)),
+            };
+            let told = told.and_then(|()| match &mut tools.lending {
+                Some(lending) => lending.withdraw(&mut writer),
+                None => Ok(()),
+            });
+            if told.is_err() {
+                self.socket.shut_down();
+                return;
+            }
+        }
+    }
+}
+
+/// Sends stretches to one client, for one request.
+pub struct Sender<'a> {
+    connection: &'a Connection<'a>,
+    tools: &'a mut Tools,
+    request: u32,
+}
+
+impl Sender<'_> {
+    /// Sends a stretch as soon as the client's credit allows.
+    ///
+    /// # Errors
+    ///
+    /// If the client is gone, or has asked for something else since.
+    pub fn send(&mut self, stretch: &Stretch) -> Result<()> {
+        let encoded = Encoded::new(stretch);
+        let most = self.connection.payload;
+        if encoded.length > most {
+            let message = format!("a payload of {} bytes; {most} are allowed", encoded.length);
+            let error = io::Error::new(io::ErrorKind::InvalidInput, message);
+            return Err(Error::unavailable(format!("step {}", stretch.step), error));
+        }
+        let header = Header {
+            sent: encoded.length,
+            plain: encoded.length,
+            ..Header::new(Kind::Stretch, self.request, &encoded.description)
+        };
+        self.wait_for_credit(header.cost())?;
+        let sent = match self.share(&header, &encoded) {
+            Ok(false) => self.copy(header, &encoded),
+            shared => shared.map(drop),
+        };
+        sent.map_err(|error| Error::unavailable("the client", error))
+    }
+
+    /// Whether nobody waits for the rest any more.
+    #[must_use]
+    pub fn cancelled(&self) -> bool {
+        let flow = lock(&self.connection.flow);
+        flow.closed || flow.current != self.request
+    }
+
+    fn wait_for_credit(&self, cost: u64) -> Result<()> {
+        let mut flow = lock(&self.connection.flow);
+        loop {
+            if flow.closed {
+                let gone = io::Error::from(io::ErrorKind::ConnectionReset);
+                return Err(Error::unavailable("the client", gone));
+            }
+            if flow.current != self.request {
+                return Err(Error::Cancelled);
+            }
+            let after = flow.under_way.saturating_add(cost);
+            if flow.under_way == 0 || after <= flow.window {
+                flow.under_way = after;
+                return Ok(());
+            }
+            let changed = &self.connection.changed;
+            flow = changed.wait(flow).unwrap_or_else(|held| held.into_inner());
+        }
+    }
+
+    /// Sends a payload through shared memory, if that is possible.
+    fn share(&mut self, header: &Header, encoded: &Encoded<'_>) -> io::Result<bool> {
+        let Some(lending) = &mut self.tools.lending else { return Ok(false) };
+        let Some(placed) = lending.place(encoded) else { return Ok(false) };
+        let mut writer = lock(self.connection.writer);
+        if !lending.announce(&placed, &mut writer)? {
+            return Ok(false);
+        }
+        let pieces = encode_pieces(&placed.pieces);
+        let here = placed.here.iter().map(|part| part.len()).sum::<usize>();
+        let header = Header { shared: true, sent: pieces.len() + here, ..header.clone() };
+        let parts: Vec<_> = [&pieces[..]].into_iter().chain(placed.here).collect();
+        // First the note, then the frame: the answer may be quick.
+        lock(&self.connection.flow).lent.insert(writer.next_number(), placed.keep);
+        writer.send(header, &encoded.description, &parts)?;
+        Ok(true)
+    }
+
+    /// Sends a payload over the socket.
+    fn copy(&mut self, mut header: Header, encoded: &Encoded<'_>) -> io::Result<()> {
+        let local = self.connection.socket.local;
+        let packer = &mut self.tools.packer;
+        let packed = packer.pack(&encoded.parts, encoded.length)?;
+        let packed = packed.map(|(way, bytes)| (way, [bytes]));
+        let (way, parts) = match &packed {
+            Some((way, parts)) => (*way, &parts[..]),
+            None => (Compression::None, &encoded.parts[..]),
+        };
+        (header.compression, header.sent) = (way, parts.iter().map(|part| part.len()).sum());
+        header.payload_checksum = (!local).then(|| checksum(parts.iter().copied()));
+        let bytes = HEADER + header.description + header.sent;
+        let mut writer = lock(self.connection.writer);
+        let started = Instant::now();
+        writer.send(header, &encoded.description, parts)?;
+        drop(writer);
+        packer.wrote(bytes, started.elapsed());
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Sender<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sender(request {})", self.request)
+    }
+}

@@ -422,9 +422,9 @@ class Dataset:
 
         `threads` is one per core and `memory` 1 GB if they are not given; `rank` and `world` are
         found out from torch.distributed, torchrun, SLURM or JAX. `with_index` adds the field
-        `index`, the samples' places in the source. How many batches are prepared `ahead` and how
-        many `reads` may wait for storage at once is tuned while the loader runs, unless it is
-        given, or `tune` is False.
+        `index`, the samples' places in the source. How many `threads` work, how many batches are
+        prepared `ahead` (as far as memory allows) and how many `reads` may wait for storage at once
+        is tuned while the loader runs, unless it is given, or `tune` is False.
 
         With `order="ready"` a batch takes the samples that are ready, so that a slow one delays
         only itself: every sample exactly once an epoch, and none more than `max_slip` batches from

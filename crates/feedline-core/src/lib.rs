@@ -21,6 +21,7 @@ mod seed;
 mod spec;
 mod step;
 mod store;
+mod stretch;
 mod tensor;
 
 pub use batch::Batch;
@@ -40,4 +41,5 @@ pub use step::{
     StepTime, Workspace,
 };
 pub use store::{Attempt, Cut, Entry, Extent, Store};
+pub use stretch::{BadRow, GoodRow, Rows, Stretch};
 pub use tensor::{Shape, Tensor};

@@ -8,8 +8,8 @@
 use crate::arrange::Arranger;
 use crate::deal::{Dealer, Dealt};
 use crate::group::Group;
-use crate::{Next, Options, Rows, Steps};
-use feedline_core::{Batch, Cursor, EpochSeed, Error, Pool, Position, Result, Tensor};
+use crate::{Next, Options, Steps};
+use feedline_core::{Batch, Cursor, EpochSeed, Error, Pool, Position, Result, Rows, Tensor};
 use feedline_ops::Pipeline;
 use std::sync::Arc;
 

@@ -1,7 +1,9 @@
 //! A group: the places of one batch, and the memory their rows are written to.
 
 use crate::predict::Features;
-use feedline_core::{Buffer, DType, Error, Field, Pool, Result, RowsMut, Shape, Slots, Tensor};
+use feedline_core::{
+    BadRow, Buffer, DType, Error, Field, GoodRow, Pool, Result, RowsMut, Shape, Slots, Tensor,
+};
 use feedline_ops::{Pipeline, plain};
 use std::sync::Arc;
 
@@ -11,12 +13,6 @@ pub(crate) enum Column {
     Slots(Slots),
     Rows(Vec<Option<Tensor>>),
 }
-
-/// A row's number in its stretch, its sample's index, and its fields.
-pub type GoodRow = (usize, u64, Vec<Tensor>);
-
-/// A row's number in its stretch, and why it is bad.
-pub type BadRow = (usize, Error);
 
 /// What is dealt: the places of a batch, or the end of an epoch.
 #[derive(Debug)]

@@ -5,10 +5,9 @@
 //! delivered.
 
 use crate::arrange::whole_batch;
-use crate::group::{BadRow, GoodRow};
 use crate::run::{Head, Run};
 use crate::{Delivery, Options, Team};
-use feedline_core::{Batch, Error, Pool, Position, Result, Store};
+use feedline_core::{Error, Pool, Position, Result, Rows, Store, Stretch};
 use feedline_ops::Pipeline;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,29 +25,6 @@ pub struct Window {
     pub first: u64,
     /// Number of steps.
     pub steps: u64,
-}
-
-/// What became of a stretch.
-#[derive(Debug)]
-pub struct Stretch {
-    /// Which of the rank's steps it is.
-    pub step: u64,
-    /// Its rows.
-    pub rows: Rows,
-}
-
-/// The rows of a stretch.
-#[derive(Debug)]
-pub enum Rows {
-    /// All of them as a batch, padded if the plan says so.
-    Batch(Batch),
-    /// Some of them may be bad, and others may come into their batch.
-    Some {
-        /// Those that are good.
-        good: Vec<GoodRow>,
-        /// Those that are not.
-        bad: Vec<BadRow>,
-    },
 }
 
 /// How far a window has come.

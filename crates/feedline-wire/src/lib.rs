@@ -43,6 +43,7 @@
 //! On a Unix socket the payload is left in memory that both processes map, and the frame only says
 //! where. Two processes on one host that meet over TCP move to a Unix socket by themselves.
 //!
+//! - [`control`]: what is said beside it, and the dispatcher as others see it.
 //! - [`frame`]: the frames, and what becomes of damaged ones.
 //! - [`stretch`]: the rows of a stretch as a description and a list of slices.
 //! - [`compress`]: making payloads smaller, where that pays.
@@ -50,6 +51,7 @@
 
 mod bytes;
 pub mod compress;
+pub mod control;
 mod cursor;
 pub mod frame;
 mod merge;

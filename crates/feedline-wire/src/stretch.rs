@@ -6,35 +6,14 @@
 
 use crate::bytes::{Reading, malformed, put_bytes, put_number};
 use crate::frame::{Limits, put_error, read_error};
-use feedline_core::{ALIGNMENT, Batch, Buffer, BufferMut, DType, Error, Name, Shape, Tensor};
+use feedline_core::{
+    ALIGNMENT, Batch, Buffer, BufferMut, DType, Error, Name, Rows, Shape, Stretch, Tensor,
+};
 use std::collections::HashMap;
 use std::io;
 
 #[cfg(target_endian = "big")]
 compile_error!("numbers are sent as they lie in memory, which must be little-endian");
-
-/// The rows of one step of a rank.
-#[derive(Clone, Debug)]
-pub struct Stretch {
-    /// Which of the rank's steps it is.
-    pub step: u64,
-    /// Its rows.
-    pub rows: Rows,
-}
-
-/// The rows of a stretch.
-#[derive(Clone, Debug)]
-pub enum Rows {
-    /// All of them as a batch.
-    Batch(Batch),
-    /// Some of them may be bad, and others may come into their batch.
-    Some {
-        /// The good ones: number in the stretch, index of the sample, fields.
-        good: Vec<(usize, u64, Vec<Tensor>)>,
-        /// The others: number in the stretch, and what is wrong.
-        bad: Vec<(usize, Error)>,
-    },
-}
 
 const DTYPES: [DType; 15] = [
     DType::Bool,

@@ -1,11 +1,10 @@
 //! A server that is killed: its client notices, keeps what it has, and nothing is left behind.
 
-use feedline_core::{Batch, DType, Name, Pool, Result, Tensor};
+use feedline_core::{Batch, DType, Name, Pool, Result, Rows, Stretch, Tensor};
 use feedline_shm::Segments;
 use feedline_wire::stream::{
     Address, Client, ClientOptions, Handler, Sender, Server, ServerOptions, Way,
 };
-use feedline_wire::stretch::{Rows, Stretch};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -5,13 +5,12 @@
 //!  wire serve      serves: raw bytes, frames over TCP and Unix sockets, shared memory
 //! ```
 
-use feedline_core::{Batch, Buffer, DType, Error, Name, Pool, Result, Tensor};
+use feedline_core::{Batch, Buffer, DType, Error, Name, Pool, Result, Rows, Stretch, Tensor};
 use feedline_shm::Segments;
 use feedline_wire::compress::{Compression, Packer, Packing};
 use feedline_wire::stream::{
     Address, Client, ClientOptions, Handler, Sender, Server, ServerOptions, Way,
 };
-use feedline_wire::stretch::{Rows, Stretch};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -2,9 +2,9 @@
 //! any stretch on, are put together to exactly what a run delivers.
 
 use super::{Laws, Outcome, PATIENCE};
-use feedline_core::{Pool, Position, Result};
+use feedline_core::{Pool, Position, Result, Rows};
 use feedline_engine::{
-    Assembly, Delivery, Next, Options, Progress, Rows, Team, Wanted, Window, WindowRun,
+    Assembly, Delivery, Next, Options, Progress, Team, Wanted, Window, WindowRun,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;

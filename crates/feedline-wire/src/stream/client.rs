@@ -8,8 +8,8 @@ use crate::compress::{Compression, Unpacker};
 use crate::frame::{
     Header, Hello, Kind, Limits, VERSION, decode_error, encode_credit, encode_request,
 };
-use crate::stretch::{Decoder, Stretch};
-use feedline_core::{Buffer, Error, Pool, Result};
+use crate::stretch::Decoder;
+use feedline_core::{Buffer, Error, Pool, Result, Stretch};
 use feedline_shm::View;
 use std::collections::VecDeque;
 use std::fmt;

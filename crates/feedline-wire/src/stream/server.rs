@@ -9,8 +9,8 @@ use crate::frame::{
     HEADER, Header, Hello, Kind, Limits, VERSION, checksum, decode_credit, decode_request,
     encode_error, encode_pieces,
 };
-use crate::stretch::{Encoded, Stretch};
-use feedline_core::{Buffer, Error, Result};
+use crate::stretch::Encoded;
+use feedline_core::{Buffer, Error, Result, Stretch};
 use feedline_shm::Segments;
 use std::collections::HashMap;
 use std::fmt;

@@ -3,8 +3,7 @@
 use super::*;
 use crate::compress::Packing;
 use crate::frame::{Header, Hello, Kind, VERSION};
-use crate::stretch::{Rows, Stretch};
-use feedline_core::{Batch, Error, Name, Pool, Result, Tensor};
+use feedline_core::{Batch, Error, Name, Pool, Result, Rows, Stretch, Tensor};
 use feedline_shm::Segments;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,0 +1,45 @@
+//! The rows of one batch's places, as whoever computes them hands them over.
+
+use crate::{Batch, Error, Tensor};
+
+/// What became of the places of one batch.
+#[derive(Clone, Debug)]
+pub struct Stretch {
+    /// Which of the rank's steps it is.
+    pub step: u64,
+    /// Its rows.
+    pub rows: Rows,
+}
+
+/// The rows of a stretch.
+#[derive(Clone, Debug)]
+pub enum Rows {
+    /// All of them as a batch, padded if the plan says so.
+    Batch(Batch),
+    /// Some of them may be bad, and others may come into their batch.
+    Some {
+        /// Those that are good.
+        good: Vec<GoodRow>,
+        /// Those that are not.
+        bad: Vec<BadRow>,
+    },
+}
+
+impl Rows {
+    /// Bytes of all values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let sum =
+            |fields: &[Tensor]| fields.iter().map(|tensor| tensor.data().len()).sum::<usize>();
+        match self {
+            Self::Batch(batch) => batch.fields.iter().map(|(_, tensor)| tensor.data().len()).sum(),
+            Self::Some { good, .. } => good.iter().map(|(_, _, fields)| sum(fields)).sum(),
+        }
+    }
+}
+
+/// A row's number in its stretch, its sample's index, and its fields.
+pub type GoodRow = (usize, u64, Vec<Tensor>);
+
+/// A row's number in its stretch, and why it is bad.
+pub type BadRow = (usize, Error);

@@ -49,6 +49,7 @@
 //! - [`compress`]: making payloads smaller, where that pays.
 //! - [`stream`]: the two ends of a connection.
 
+mod ask;
 mod bytes;
 pub mod compress;
 pub mod control;
@@ -61,6 +62,7 @@ mod protocol;
 pub mod stream;
 pub mod stretch;
 
+pub use ask::Ask;
 pub use cursor::{Cursor, Used};
 pub use merge::{Left, MergeError, Piece, merge};
 pub use protocol::*;

@@ -107,6 +107,20 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Whether it is worth the journal's reserve when the disk is full: it finishes what is running
+    /// and begins nothing.
+    #[must_use]
+    pub fn is_essential(&self) -> bool {
+        match self {
+            Self::Used { .. } | Self::Sealed { .. } => true,
+            Self::Released { .. } | Self::JobClosed { .. } => true,
+            Self::JobOpened { .. } | Self::TicketIssued { .. } => false,
+            Self::Restored { .. } | Self::Attached { .. } | Self::Granted { .. } => false,
+        }
+    }
+}
+
 /// Why a job was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CloseReason {

@@ -24,14 +24,22 @@
 //! released by an operator; they are granted before new ones. Time alone never moves a window from
 //! one client to another. When all windows are used the epoch is sealed, and only then do clients
 //! hear that it has ended. After that one client alone cannot go back: all of them restore.
+//!
+//! Around the core, with the feature `server`: [`Dispatcher`], which keeps a journal and answers over
+//! the network.
 
 mod decide;
 mod event;
 mod presence;
+pub mod scale;
+#[cfg(feature = "server")]
+pub mod server;
 mod state;
 mod table;
 
 pub use decide::{Decision, Limits, decide, tidy};
 pub use event::{CloseReason, Event, Record, VERSION, VersionError};
 pub use presence::Presence;
+#[cfg(feature = "server")]
+pub use server::{Dispatcher, Options};
 pub use state::{Job, State};

@@ -404,6 +404,25 @@ impl Job {
         self.live.table.is_used(window)
     }
 
+    /// How many windows of the open epoch are used up.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.live.table.used()
+    }
+
+    /// How many windows the open epoch has.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.windows(self.live.epoch).count
+    }
+
+    /// Clients that have taken their seats, whether each was released since, and how many windows it
+    /// holds.
+    pub fn clients(&self) -> impl Iterator<Item = (ConsumerIndex, bool, u64)> {
+        let clients = self.live.clients.iter();
+        clients.map(|(index, client)| (*index, client.released, client.held.len() as u64))
+    }
+
     /// Windows that a client holds.
     pub fn held(&self, consumer: ConsumerIndex) -> impl Iterator<Item = Window> {
         self.live.clients.get(&consumer).into_iter().flat_map(|client| client.held.keys().copied())

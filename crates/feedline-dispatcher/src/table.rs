@@ -94,6 +94,13 @@ impl Table {
         window.0 < self.prefix || self.slot(window).is_some_and(Slot::is_used)
     }
 
+    /// How many windows are used up.
+    pub(crate) fn used(&self) -> u64 {
+        let beyond = usize::try_from(self.prefix - self.kept_from).unwrap_or(usize::MAX);
+        let beyond = self.slots.get(beyond..).unwrap_or_default();
+        self.prefix + beyond.iter().filter(|slot| slot.is_used()).count() as u64
+    }
+
     /// Who has a window, and since which grant.
     pub(crate) fn owner(&self, window: Window) -> Option<(ConsumerIndex, Stamp)> {
         let slot = self.slot(window)?;
@@ -261,6 +268,7 @@ mod tests {
         table.finish(Window(1));
         assert_eq!(table.prefix(), Window(0));
         assert_eq!(table.prefix_with(&[Window(0), Window(2)]), Window(3));
+        assert_eq!(table.used(), 1);
         table.finish(Window(0));
         assert_eq!(table.prefix(), Window(2));
         assert_eq!(table.owner(Window(1)), Some((TWO, Stamp(2))));

@@ -359,6 +359,15 @@ impl Journal {
         Ok(position)
     }
 
+    /// Whether records of so many bytes together can be appended now without waiting for the disk. It
+    /// stays true while nobody else appends.
+    #[must_use]
+    pub fn has_room(&self, records: usize, bytes: usize) -> bool {
+        let pending = self.shared.state().pending.len();
+        let size = pending.saturating_add(bytes).saturating_add(records * RECORD_HEADER);
+        size <= self.shared.pending_limit() || pending == 0
+    }
+
     /// Waits until a record, and all before it, are durable.
     ///
     /// # Errors

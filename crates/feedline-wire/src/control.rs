@@ -4,6 +4,8 @@
 //! Only [`Dataset`]s are remembered. What workers and clients report is forgotten when they fall
 //! silent, and known again a moment after the dispatcher was restarted.
 
+#[cfg(feature = "grpc")]
+pub use crate::grpc::Remote;
 use crate::{ConsumerIndex, JobId, Reply, Request};
 use feedline_core::Blobs;
 use serde::{Deserialize, Serialize};
@@ -17,6 +19,15 @@ pub struct DatasetId(pub String);
 impl fmt::Display for DatasetId {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(to)
+    }
+}
+
+impl DatasetId {
+    /// The dataset that a job is about: what its description names, up to the first colon.
+    #[must_use]
+    pub fn of(description: &crate::Description) -> Self {
+        let id = description.dataset.split(':').next();
+        Self(id.unwrap_or_default().to_owned())
     }
 }
 

@@ -47,6 +47,26 @@ impl Used {
         }))
     }
 
+    /// One bit for each window, as the network carries them.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// The set of these bits, unless it is no cursor's.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn from_words(from: Window, mut words: Vec<u64>) -> Option<Self> {
+        let length = (words.len() as u64).checked_mul(64).filter(|length| *length <= FURTHEST)?;
+        from.0.checked_add(length + 64)?;
+        if let Some(first) = words.first_mut() {
+            *first &= u64::MAX << (from.0 % 64);
+        }
+        while words.last() == Some(&0) {
+            words.pop();
+        }
+        Some(Self { from: from.0, words })
+    }
+
     /// Whether a window is listed.
     #[must_use]
     pub fn contains(&self, window: Window) -> bool {

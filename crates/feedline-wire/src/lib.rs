@@ -44,21 +44,28 @@
 //! where. Two processes on one host that meet over TCP move to a Unix socket by themselves.
 //!
 //! - [`control`]: what is said beside it, and the dispatcher as others see it.
+//! - [`status`]: how everything stands.
+//! - `grpc` and `blob`, with the feature `grpc`: the same over the network.
 //! - [`frame`]: the frames, and what becomes of damaged ones.
 //! - [`stretch`]: the rows of a stretch as a description and a list of slices.
 //! - [`compress`]: making payloads smaller, where that pays.
 //! - [`stream`]: the two ends of a connection.
 
 mod ask;
+#[cfg(feature = "grpc")]
+pub mod blob;
 mod bytes;
 pub mod compress;
 pub mod control;
 mod cursor;
 pub mod frame;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 mod merge;
 #[doc(hidden)]
 pub mod mutant;
 mod protocol;
+pub mod status;
 pub mod stream;
 pub mod stretch;
 

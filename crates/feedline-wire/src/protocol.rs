@@ -156,7 +156,7 @@ pub struct Start {
 /// What a job is, from creation to close.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// Fingerprint of plan, data and seed.
+    /// The dataset's id, and after a colon what else makes a difference, such as the seed.
     pub dataset: String,
     /// How often a step is seen.
     pub visitation: Visitation,

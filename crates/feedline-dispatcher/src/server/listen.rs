@@ -1,0 +1,248 @@
+//! Sockets: where the dispatcher listens, and who may connect how fast.
+
+use feedline_wire::grpc::Address;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Sleep;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
+
+/// Who may connect, and how long a connection may take to say something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// So many connections at once; more are turned away.
+    pub most_connections: usize,
+    /// So many calls at once on each connection.
+    pub streams: u32,
+    /// A connection that has not begun to speak after so long is closed.
+    pub handshake: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { most_connections: 4_096, streams: 128, handshake: Duration::from_secs(10) }
+    }
+}
+
+/// A socket that was bound and is not listened to yet.
+#[derive(Debug)]
+pub(crate) enum Bound {
+    Tcp(std::net::TcpListener, SocketAddr),
+    Unix(std::os::unix::net::UnixListener, SocketFile),
+}
+
+/// The name of a socket, removed with the value.
+#[derive(Debug)]
+pub(crate) struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody else may have removed it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Bound {
+    pub(crate) fn bind(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp { host, port } => {
+                let listener = std::net::TcpListener::bind((host.as_str(), *port))?;
+                listener.set_nonblocking(true)?;
+                let local = listener.local_addr()?;
+                Ok(Self::Tcp(listener, local))
+            }
+            Address::Unix(path) => {
+                let listener = bind_unix(path)?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Unix(listener, SocketFile(path.clone())))
+            }
+        }
+    }
+
+    /// Where others find it.
+    pub(crate) fn address(&self) -> Address {
+        match self {
+            Self::Tcp(_, local) => {
+                Address::Tcp { host: local.ip().to_string(), port: local.port() }
+            }
+            Self::Unix(_, file) => Address::Unix(file.0.clone()),
+        }
+    }
+
+    /// Takes connections until the stream is dropped. Needs a runtime.
+    pub(crate) fn listen(
+        self,
+        limits: &ConnectionLimits,
+    ) -> io::Result<ReceiverStream<io::Result<Connection>>> {
+        let (sender, receiver) = mpsc::channel(64);
+        let seats = Arc::new(Semaphore::new(limits.most_connections));
+        let handshake = limits.handshake;
+        match self {
+            Self::Tcp(listener, _) => {
+                let listener = TcpListener::from_std(listener)?;
+                tokio::spawn(async move {
+                    while !sender.is_closed() {
+                        let accepted = tokio::select! {
+                            accepted = listener.accept() => accepted,
+                            () = sender.closed() => return,
+                        };
+                        let Ok((stream, peer)) = accepted else {
+                            pause().await;
+                            continue;
+                        };
+                        // Small answers are not held back to be sent together.
+                        let _ = stream.set_nodelay(true);
+                        admit(&seats, &sender, Box::new(stream), Some(peer.ip()), handshake).await;
+                    }
+                });
+            }
+            Self::Unix(listener, file) => {
+                let listener = UnixListener::from_std(listener)?;
+                tokio::spawn(async move {
+                    let _file = file;
+                    while !sender.is_closed() {
+                        let accepted = tokio::select! {
+                            accepted = listener.accept() => accepted,
+                            () = sender.closed() => return,
+                        };
+                        match accepted {
+                            Ok((stream, _)) => {
+                                admit(&seats, &sender, Box::new(stream), None, handshake).await;
+                            }
+                            Err(_) => pause().await,
+                        }
+                    }
+                });
+            }
+        }
+        Ok(ReceiverStream::new(receiver))
+    }
+}
+
+/// Accepting fails when files are used up: trying again at once would only make it worse.
+async fn pause() {
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+async fn admit(
+    seats: &Arc<Semaphore>,
+    sender: &mpsc::Sender<io::Result<Connection>>,
+    stream: Box<dyn Duplex>,
+    peer: Option<IpAddr>,
+    handshake: Duration,
+) {
+    let Ok(seat) = Arc::clone(seats).try_acquire_owned() else {
+        tracing::warn!(?peer, "turned a connection away: there are too many");
+        return;
+    };
+    let silence = Some(Box::pin(tokio::time::sleep(handshake)));
+    let connection = Connection { stream, peer: Peer(peer), heard: 0, silence, _seat: seat };
+    // If nobody takes it, the server is ending.
+    let _ = sender.send(Ok(connection)).await;
+}
+
+fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            // A dispatcher that was killed has left it behind; one that is alive answers.
+            match UnixStream::connect(path) {
+                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path)?;
+                    UnixListener::bind(path)
+                }
+                _ => Err(error),
+            }
+        }
+        bound => bound,
+    }
+}
+
+/// What can be said on a connection.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// Who is on the other end: an address, or nobody knows which process of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer(pub Option<IpAddr>);
+
+/// HTTP/2 begins with so many bytes that are always the same.
+const PREFACE: usize = 24;
+
+/// A connection that has to begin to speak soon.
+pub(crate) struct Connection {
+    stream: Box<dyn Duplex>,
+    peer: Peer,
+    heard: usize,
+    /// Until it has spoken.
+    silence: Option<Pin<Box<Sleep>>>,
+    _seat: OwnedSemaphorePermit,
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(silence) = &mut self.silence
+            && silence.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        self.heard = self.heard.saturating_add(buffer.filled().len() - before);
+        if self.heard >= PREFACE {
+            self.silence = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,344 @@
+//! The dispatcher as a server: a journal below, gRPC above, and what is not worth remembering beside.
+//!
+//! ```text
+//!  sockets ──► gate ──► service ──► desk    the core and its journal
+//!  listen.rs   gate.rs  service.rs  ├ store    datasets and blobs, as files
+//!                                   ├ workers  who is alive; forgotten at the end
+//!                                   └ reports  how trainers fare; forgotten at the end
+//!                       keeper: tidies up, takes snapshots, decides how many workers are wanted
+//! ```
+
+mod desk;
+mod gate;
+mod keeper;
+mod listen;
+mod meter;
+mod reports;
+mod roster;
+mod service;
+mod status;
+mod store;
+
+pub use listen::ConnectionLimits;
+pub use store::StoreLimits;
+
+use crate::Limits;
+use crate::scale::{Decided, Policy, Scaler};
+use desk::Desk;
+use feedline_journal::{Disk, RealDisk, Torn};
+use feedline_wire::grpc::proto::dispatcher_server::DispatcherServer;
+use feedline_wire::grpc::{Address, LONGEST_MESSAGE, proto};
+use feedline_wire::status::Status;
+use listen::Bound;
+use reports::Reports;
+use roster::Workers;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use store::Store;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// How long calls that are under way may take when the dispatcher ends.
+const ENDING: Duration = Duration::from_millis(500);
+
+/// How a dispatcher is run.
+#[derive(Clone)]
+pub struct Options {
+    /// Where to listen: `127.0.0.1:0`, `feedline://[::1]:7000`, `feedline+unix:///path`. With port 0
+    /// a free one is taken.
+    pub address: String,
+    /// The folder of the journal, the datasets and the blobs.
+    pub journal: PathBuf,
+    /// How the journal is kept.
+    pub journal_options: feedline_journal::Options,
+    /// The disk that it is on.
+    pub disk: Arc<dyn Disk>,
+    /// How patient and how generous the core is.
+    pub limits: Limits,
+    /// How much is kept of datasets.
+    pub store: StoreLimits,
+    /// Who may connect.
+    pub connections: ConnectionLimits,
+    /// A worker that is silent for so long is gone.
+    pub worker_timeout: Duration,
+    /// How many workers to want.
+    pub scale: Policy,
+    /// Who provides them.
+    pub scaler: Option<Arc<dyn Scaler>>,
+}
+
+impl Options {
+    /// A dispatcher on a free port of this host, with its journal in a folder.
+    #[must_use]
+    pub fn new(journal: impl Into<PathBuf>) -> Self {
+        Self {
+            address: "127.0.0.1:0".into(),
+            journal: journal.into(),
+            journal_options: feedline_journal::Options {
+                reserve_bytes: 4 << 20,
+                ..feedline_journal::Options::default()
+            },
+            disk: Arc::new(RealDisk),
+            limits: Limits::default(),
+            store: StoreLimits::default(),
+            connections: ConnectionLimits::default(),
+            worker_timeout: Duration::from_secs(3),
+            scale: Policy::default(),
+            scaler: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.debug_struct("Options")
+            .field("address", &self.address)
+            .field("journal", &self.journal)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a dispatcher does not run. There is one variant for each thing that can be done about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// It is set up wrongly: its operator can fix it.
+    #[error("{0}")]
+    Setup(String),
+    /// Its journal cannot be used: the message says by whom it is held, or how to repair it.
+    #[error("{0}")]
+    Journal(String),
+    /// It was running and cannot go on: start it again.
+    #[error("the dispatcher has stopped: {0}")]
+    Stopped(String),
+}
+
+/// What all parts of a running dispatcher share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    desk: Desk,
+    store: Arc<Store>,
+    workers: Workers,
+    reports: Reports,
+    policy: Policy,
+    scale: Mutex<Decided>,
+    /// Bytes of the journal's folder, as last looked up.
+    journal_bytes: AtomicU64,
+    /// True when the dispatcher is ending.
+    stopping: watch::Sender<bool>,
+}
+
+/// A running dispatcher. Dropping it [stops](Dispatcher::stop) it.
+#[derive(Debug)]
+pub struct Dispatcher {
+    shared: Arc<Shared>,
+    address: Address,
+    torn: Option<Torn>,
+    server: Option<JoinHandle<()>>,
+    keeper: Option<JoinHandle<()>>,
+    /// Dropped, it ends the keeper.
+    awake: Option<mpsc::Sender<()>>,
+    ended: watch::Receiver<bool>,
+}
+
+impl Dispatcher {
+    /// Opens the journal, replays it, and serves.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Journal`] if the journal is held by another dispatcher, damaged or out of reach;
+    /// [`Error::Setup`] if the address cannot be bound, or makes no sense.
+    pub fn start(options: Options) -> Result<Self, Error> {
+        let setup = |what: &dyn fmt::Display| Error::Setup(what.to_string());
+        let address: Address = options.address.parse().map_err(|error| setup(&error))?;
+        let (desk, torn) = Desk::open(
+            Arc::clone(&options.disk),
+            &options.journal,
+            options.journal_options,
+            options.limits,
+        )
+        .map_err(|error| Error::Journal(error.to_string()))?;
+        if let Some(torn) = &torn {
+            tracing::warn!(
+                file = %torn.file.display(), offset = torn.offset, bytes = torn.bytes,
+                "cut off what a crash left of the last commit"
+            );
+        }
+        let store = Store::open(Arc::clone(&options.disk), &options.journal, options.store)
+            .map_err(|error| Error::Journal(error.to_string()))?;
+        let bound = Bound::bind(&address)
+            .map_err(|error| setup(&format_args!("cannot listen at {address}: {error}")))?;
+        let address = bound.address();
+        let generation = desk.journal().generation().0;
+        let shared = Arc::new(Shared {
+            desk,
+            store: Arc::new(store),
+            // Versions of one start are never those of another.
+            workers: Workers::new(generation << 32, options.worker_timeout),
+            reports: Reports::default(),
+            policy: options.scale,
+            scale: Mutex::default(),
+            journal_bytes: AtomicU64::new(0),
+            stopping: watch::Sender::new(false),
+        });
+        let no_thread =
+            |error: std::io::Error| setup(&format_args!("no thread to be had: {error}"));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(16)
+            .thread_name("feedline-dispatcher")
+            .enable_all()
+            .build()
+            .map_err(no_thread)?;
+        let (ending, ended) = watch::channel(false);
+        let server = {
+            let (shared, limits) = (Arc::clone(&shared), options.connections);
+            let thread = std::thread::Builder::new().name("feedline-dispatcher".to_owned());
+            let serve = move || {
+                serve(&runtime, &shared, bound, &limits);
+                runtime.shutdown_timeout(ENDING);
+                // Whoever started it may be gone.
+                let _ = ending.send(true);
+            };
+            thread.spawn(serve).map_err(no_thread)?
+        };
+        let (awake, asleep) = mpsc::channel();
+        let keeper = {
+            let (shared, scaler) = (Arc::clone(&shared), options.scaler);
+            let (disk, folder) = (options.disk, options.journal);
+            let thread = std::thread::Builder::new().name("feedline-keeper".to_owned());
+            let keep = move || keeper::run(&shared, scaler.as_deref(), &*disk, &folder, &asleep);
+            thread.spawn(keep)
+        };
+        let mut dispatcher = Self {
+            shared,
+            address,
+            torn,
+            server: Some(server),
+            keeper: None,
+            awake: Some(awake),
+            ended,
+        };
+        // From here on dropping it ends what was begun.
+        dispatcher.keeper = Some(keeper.map_err(no_thread)?);
+        tracing::info!(address = %dispatcher.address, generation, "the dispatcher serves");
+        Ok(dispatcher)
+    }
+
+    /// Where it can be reached.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What a crash had left of the last commit, and was cut off at the start.
+    #[must_use]
+    pub fn torn(&self) -> Option<&Torn> {
+        self.torn.as_ref()
+    }
+
+    /// How everything stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        status::status(&self.shared)
+    }
+
+    /// Waits until it ends, at most for so long. True if it has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`] if it could not go on.
+    pub fn wait(&self, patience: Duration) -> Result<bool, Error> {
+        let end = std::time::Instant::now() + patience;
+        loop {
+            if let Some(reason) = self.shared.desk.failed().borrow().clone() {
+                return Err(Error::Stopped(reason));
+            }
+            if *self.ended.borrow() {
+                return Ok(true);
+            }
+            let left = end.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            std::thread::sleep(left.min(Duration::from_millis(20)));
+        }
+    }
+
+    /// Answers what is under way, and ends. The journal is closed when this returns.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.shared.stopping.send_replace(true);
+        self.awake = None;
+        for thread in [self.server.take(), self.keeper.take()].into_iter().flatten() {
+            // It ends by itself, whatever happened to it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Serves until the dispatcher is stopped or cannot go on.
+fn serve(runtime: &Runtime, shared: &Arc<Shared>, bound: Bound, limits: &ConnectionLimits) {
+    runtime.block_on(async {
+        let incoming = match bound.listen(limits) {
+            Ok(incoming) => incoming,
+            Err(error) => {
+                shared.desk.stop(&format!("cannot listen: {error}"));
+                return;
+            }
+        };
+        let service = DispatcherServer::new(service::Service(Arc::clone(shared)))
+            .max_decoding_message_size(LONGEST_MESSAGE)
+            .max_encoding_message_size(LONGEST_MESSAGE);
+        let (health, health_service) = tonic_health::server::health_reporter();
+        health.set_serving::<DispatcherServer<service::Service>>().await;
+        let reflection = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(proto::DESCRIPTOR)
+            .build_v1()
+            .expect("the description was made by the build");
+        let (mut stopping, mut failed) = (shared.stopping.subscribe(), shared.desk.failed());
+        let end = async move {
+            tokio::select! {
+                _ = stopping.wait_for(|stopping| *stopping) => {}
+                _ = failed.wait_for(Option::is_some) => {}
+            }
+        };
+        let (ending, mut ended) = watch::channel(false);
+        let server = tonic::transport::Server::builder()
+            .layer(gate::Gate)
+            .max_concurrent_streams(limits.streams)
+            .http2_keepalive_interval(Some(Duration::from_secs(10)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+            .http2_max_header_list_size(16 << 10)
+            .add_service(service)
+            .add_service(health_service)
+            .add_service(reflection)
+            .serve_with_incoming_shutdown(incoming, async move {
+                end.await;
+                ending.send_replace(true);
+            });
+        tokio::select! {
+            served = server => if let Err(error) = served {
+                shared.desk.stop(&format!("cannot serve: {error}"));
+            },
+            // Clients that do not let go are left.
+            () = async {
+                let _ = ended.wait_for(|ended| *ended).await;
+                tokio::time::sleep(ENDING).await;
+            } => {}
+        }
+    });
+}

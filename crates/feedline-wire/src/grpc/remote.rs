@@ -1,0 +1,450 @@
+//! The dispatcher as workers and clients call it: from plain threads, over the network.
+//!
+//! ```text
+//!  caller ──(a future)──► thread with a runtime ──► connection, made again when it breaks
+//!     ▲                          │
+//!     └────── the answer ◄───────┘      nobody waits longer than its patience
+//! ```
+
+use super::address::Address;
+use super::convert::Call;
+use super::proto::dispatcher_client::DispatcherClient;
+use super::{CHUNK, LONGEST_MESSAGE, PROTOCOL, PROTOCOL_HEADER, proto};
+use crate::blob;
+use crate::control::{
+    Beat, Control, Dataset, DatasetId, Failure, Orders, Report, Roster, WorkerKey,
+};
+use crate::status::Status;
+use crate::{Reply, Request};
+use feedline_core::{Blobs, Tensor};
+use hyper_util::rt::TokioIo;
+use std::future::Future;
+use std::io;
+use std::sync::mpsc;
+use std::time::Duration;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tonic::metadata::MetadataValue;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status as Answer};
+
+/// How long calls wait that name no patience of their own.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a dataset and its blobs may take.
+const LONG_PATIENCE: Duration = Duration::from_secs(600);
+/// How long a connection may take.
+const CONNECTING: Duration = Duration::from_secs(3);
+/// How long dropping waits for the thread.
+const ENDING: Duration = Duration::from_millis(100);
+/// The longest blob that is taken from a dispatcher.
+const LONGEST_BLOB: usize = 4 << 30;
+
+/// A dispatcher over the network. Threads share it by reference.
+///
+/// It connects when it is first asked, and again when the connection breaks. Calls that find nobody
+/// are repeated until their patience ends. A value that was made before `fork()` says so when it is
+/// used after it, and does not hang.
+#[derive(Debug)]
+pub struct Remote {
+    address: Address,
+    process: u32,
+    inner: Option<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    handle: tokio::runtime::Handle,
+    client: Client,
+    /// Dropped, it ends the thread.
+    stop: oneshot::Sender<()>,
+    ended: std::sync::Mutex<mpsc::Receiver<()>>,
+}
+
+type Client = DispatcherClient<InterceptedService<Channel, Headers>>;
+
+/// What every call carries.
+#[derive(Clone, Debug)]
+struct Headers;
+
+impl tonic::service::Interceptor for Headers {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, Answer> {
+        request.metadata_mut().insert(PROTOCOL_HEADER, MetadataValue::from_static(PROTOCOL));
+        Ok(request)
+    }
+}
+
+/// What can be said on a connection.
+trait Duplex: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Duplex for T {}
+
+async fn connect(address: Address) -> io::Result<TokioIo<Box<dyn Duplex>>> {
+    let stream: Box<dyn Duplex> = match &address {
+        Address::Tcp { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            stream.set_nodelay(true)?;
+            Box::new(stream)
+        }
+        Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+    };
+    Ok(TokioIo::new(stream))
+}
+
+impl Remote {
+    /// A dispatcher at an address such as `feedline://host:port`. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Invalid`] if the address is none, [`Failure::Unavailable`] if there is no thread to
+    /// be had.
+    pub fn new(address: &str) -> Result<Self, Failure> {
+        let address: Address = address
+            .parse()
+            .map_err(|error: super::AddressError| Failure::Invalid(error.to_string()))?;
+        let unavailable =
+            |error: io::Error| Failure::Unavailable(format!("no thread for it: {error}"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(unavailable)?;
+        let handle = runtime.handle().clone();
+        let client = {
+            let _entered = handle.enter();
+            let to = address.clone();
+            let connector = tower::service_fn(move |_| connect(to.clone()));
+            let channel = Endpoint::from_static("http://feedline")
+                .connect_timeout(CONNECTING)
+                .http2_keep_alive_interval(Duration::from_secs(5))
+                .keep_alive_timeout(Duration::from_secs(5))
+                .keep_alive_while_idle(true)
+                .connect_with_connector_lazy(connector);
+            DispatcherClient::with_interceptor(channel, Headers)
+                .max_decoding_message_size(LONGEST_MESSAGE)
+                .max_encoding_message_size(LONGEST_MESSAGE)
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (ending, ended) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("feedline-remote".to_owned());
+        thread
+            .spawn(move || {
+                // Ends when the other end is dropped.
+                let _ = runtime.block_on(stopped);
+                // A name may be looked up still, which nobody waits for.
+                runtime.shutdown_background();
+                drop(ending);
+            })
+            .map_err(unavailable)?;
+        let ended = std::sync::Mutex::new(ended);
+        let inner = Some(Inner { handle, client, stop, ended });
+        Ok(Self { address, process: std::process::id(), inner })
+    }
+
+    /// Where the dispatcher is.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// How everything stands.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer.
+    pub fn status(&self) -> Result<Status, Failure> {
+        let status = self.call(PATIENCE, |mut client, left| async move {
+            client
+                .status(timed(proto::StatusRequest {}, left))
+                .await
+                .map(tonic::Response::into_inner)
+        })?;
+        status.try_into().map_err(malformed)
+    }
+
+    /// Has the dispatcher forget a dataset.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer, no such dataset, or a job uses it.
+    pub fn remove_dataset(&self, id: &DatasetId) -> Result<(), Failure> {
+        let id = id.0.clone();
+        self.call(PATIENCE, move |mut client, left| {
+            let request = proto::DatasetRequest { id: id.clone() };
+            async move { client.remove_dataset(timed(request, left)).await.map(drop) }
+        })
+    }
+
+    /// Asks a worker to end, as after SIGTERM.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer, or no such worker.
+    pub fn drain_worker(&self, worker: WorkerKey) -> Result<(), Failure> {
+        self.call(PATIENCE, move |mut client, left| async move {
+            client.drain_worker(timed(proto::DrainRequest { key: worker.0 }, left)).await.map(drop)
+        })
+    }
+
+    /// Has `attempt` made by the runtime, again and again while nobody is there.
+    fn call<T, F>(
+        &self,
+        patience: Duration,
+        attempt: impl Fn(Client, Duration) -> F + Send + Sync + 'static,
+    ) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Answer>> + Send,
+    {
+        let here = std::process::id();
+        let Some(inner) = self.inner.as_ref().filter(|_| here == self.process) else {
+            return Err(Failure::Invalid(format!(
+                "the connection to {} was made in process {}, and this is process {here}: make a new \
+                 one after fork()",
+                self.address, self.process
+            )));
+        };
+        let (answer, answered) = mpsc::sync_channel(1);
+        let client = inner.client.clone();
+        inner.handle.spawn(async move {
+            // The caller may have given up.
+            let _ = answer.send(persist(patience, |left| attempt(client.clone(), left)).await);
+        });
+        // The runtime keeps time by itself; this is for when it is gone, or the machine stands still.
+        let outcome = answered.recv_timeout(patience.saturating_add(Duration::from_secs(2)));
+        let outcome = outcome.unwrap_or_else(|_| Err(Answer::unavailable("no answer in time")));
+        outcome.map_err(|answer| self.failure(answer))
+    }
+
+    fn failure(&self, answer: Answer) -> Failure {
+        let said = format!("{}: {}", self.address, told(&answer));
+        match answer.code() {
+            Code::Unauthenticated | Code::PermissionDenied => Failure::Denied(said),
+            code if may_pass(code) || code == Code::DeadlineExceeded => Failure::Unavailable(said),
+            _ => Failure::Invalid(answer.message().to_owned()),
+        }
+    }
+}
+
+/// Whether trying again may help.
+fn may_pass(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unavailable
+            | Code::Unknown
+            | Code::Internal
+            | Code::Cancelled
+            | Code::Aborted
+            | Code::ResourceExhausted
+    )
+}
+
+/// What went wrong, with what is known of the cause.
+fn told(answer: &Answer) -> String {
+    let mut said = answer.message().to_owned();
+    let mut cause = std::error::Error::source(answer);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !said.contains(&text) {
+            said = format!("{said}: {text}");
+        }
+        cause = error.source();
+    }
+    said
+}
+
+/// Tries until there is an answer, or patience ends.
+async fn persist<T, F: Future<Output = Result<T, Answer>>>(
+    patience: Duration,
+    attempt: impl Fn(Duration) -> F,
+) -> Result<T, Answer> {
+    let end = Instant::now() + patience;
+    let mut pause = Duration::from_millis(20);
+    let mut last = None;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let answer = match timeout_at(end, attempt(left)).await {
+            Ok(Err(answer)) if may_pass(answer.code()) => answer,
+            Ok(answer) => return answer,
+            Err(_) => {
+                let silent = || Answer::deadline_exceeded(format!("no answer within {patience:?}"));
+                return Err(last.unwrap_or_else(silent));
+            }
+        };
+        if Instant::now() + pause >= end {
+            return Err(answer);
+        }
+        tracing::debug!(code = ?answer.code(), message = answer.message(), "asking again");
+        last = Some(answer);
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// A request that tells the server how long anybody waits for it.
+fn timed<T>(message: T, left: Duration) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    // Some more, so that it is this end that gives up, with words of its own.
+    request.set_timeout(left.saturating_add(Duration::from_secs(1)));
+    request
+}
+
+fn malformed(malformed: super::convert::Malformed) -> Failure {
+    Failure::Invalid(malformed.to_string())
+}
+
+/// A blob in pieces, the first of which names it.
+fn chunks(name: String, tensor: Tensor) -> impl Iterator<Item = proto::Chunk> + Send {
+    let (line, offsets) = {
+        let (line, _, offsets) = blob::parts(&tensor);
+        (line, offsets)
+    };
+    let total = line.len() + tensor.data().len() + offsets.len();
+    (0..total).step_by(CHUNK).map(move |from| {
+        let mut data = Vec::with_capacity(CHUNK.min(total - from));
+        let mut skip = from;
+        for part in [line.as_slice(), tensor.data(), &offsets] {
+            let rest = part.get(skip..).unwrap_or_default();
+            data.extend_from_slice(&rest[..rest.len().min(CHUNK - data.len())]);
+            skip = skip.saturating_sub(part.len());
+        }
+        let name = if from == 0 { name.clone() } else { String::new() };
+        proto::Chunk { name, data: data.into() }
+    })
+}
+
+async fn fetch_blob(mut client: Client, name: String, left: Duration) -> Result<Tensor, Answer> {
+    let request = timed(proto::BlobRequest { name: name.clone() }, left);
+    let mut stream = client.get_blob(request).await?.into_inner();
+    let mut bytes = Vec::new();
+    let stalled = |_| Answer::unavailable(format!("blob {name} came to a halt"));
+    while let Some(chunk) = timeout(PATIENCE * 6, stream.message()).await.map_err(stalled)?? {
+        if bytes.len() + chunk.data.len() > LONGEST_BLOB {
+            return Err(Answer::invalid_argument(format!("blob {name} is too long")));
+        }
+        bytes.extend_from_slice(&chunk.data);
+    }
+    let tensor = blob::read(&bytes).map_err(Answer::invalid_argument)?;
+    match blob::name(&tensor) == name {
+        true => Ok(tensor),
+        false => Err(Answer::data_loss(format!("blob {name} is not what its name says"))),
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let Some(inner) = self.inner.take() else { return };
+        if std::process::id() != self.process {
+            // Its thread is in another process. Whatever it had locked stays locked here.
+            std::mem::forget(inner);
+            return;
+        }
+        let Inner { handle: _, client, stop, ended } = inner;
+        drop(client);
+        drop(stop);
+        let ended = ended.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // It ends by itself, later, if it does not now.
+        let _ = ended.recv_timeout(ENDING);
+    }
+}
+
+impl Control for Remote {
+    fn ask(&self, request: &Request, patience: Duration) -> Result<Reply, Failure> {
+        let call = Call::from(request);
+        let reply = self.call(patience, move |mut client, left| {
+            let call = call.clone();
+            async move {
+                let reply = match call {
+                    Call::OpenJob(message) => client.open_job(timed(message, left)).await,
+                    Call::Restore(message) => client.restore(timed(message, left)).await,
+                    Call::Attach(message) => client.attach(timed(message, left)).await,
+                    Call::Get(message) => client.get(timed(message, left)).await,
+                    Call::Commit(message) => client.commit(timed(message, left)).await,
+                    Call::Release(message) => client.release(timed(message, left)).await,
+                    Call::CloseJob(message) => client.close_job(timed(message, left)).await,
+                };
+                reply.map(tonic::Response::into_inner)
+            }
+        })?;
+        reply.try_into().map_err(malformed)
+    }
+
+    fn register(&self, dataset: &Dataset, blobs: &Blobs) -> Result<DatasetId, Failure> {
+        let message = proto::Dataset::from(dataset);
+        for _ in 0..3 {
+            let message = message.clone();
+            let registered =
+                self.call(LONG_PATIENCE / 10, move |mut client, left| {
+                    let request = timed(message.clone(), left);
+                    async move {
+                        client.register_dataset(request).await.map(tonic::Response::into_inner)
+                    }
+                })?;
+            if registered.missing.is_empty() {
+                return Ok(DatasetId(registered.id));
+            }
+            for name in registered.missing {
+                let tensor = blobs.get(&name).cloned().ok_or_else(|| {
+                    Failure::Invalid(format!("the dataset names blob {name}, and it was not given"))
+                })?;
+                self.call(LONG_PATIENCE, move |mut client, left| {
+                    let chunks = tokio_stream::iter(chunks(name.clone(), tensor.clone()));
+                    async move { client.put_blob(timed(chunks, left)).await.map(drop) }
+                })?;
+            }
+        }
+        Err(Failure::Unavailable("the dispatcher loses blobs as soon as it has them".into()))
+    }
+
+    fn dataset(&self, id: &DatasetId) -> Result<(Dataset, Blobs), Failure> {
+        let wanted = id.0.clone();
+        let dataset = self.call(LONG_PATIENCE / 10, move |mut client, left| {
+            let request = timed(proto::DatasetRequest { id: wanted.clone() }, left);
+            async move { client.get_dataset(request).await.map(tonic::Response::into_inner) }
+        })?;
+        let dataset = Dataset::from(dataset);
+        if dataset.id() != *id {
+            return Err(Failure::Invalid(format!("dataset {id} is not what its name says")));
+        }
+        let mut blobs = Blobs::new();
+        for name in &dataset.blobs {
+            let wanted = name.clone();
+            let tensor = self.call(LONG_PATIENCE, move |client, left| {
+                fetch_blob(client, wanted.clone(), left)
+            })?;
+            blobs.insert(name.clone(), tensor);
+        }
+        Ok((dataset, blobs))
+    }
+
+    fn beat(&self, beat: &Beat) -> Result<Orders, Failure> {
+        let message = proto::BeatRequest::from(beat);
+        let orders = self.call(PATIENCE / 2, move |mut client, left| {
+            let request = timed(message.clone(), left);
+            async move { client.beat(request).await.map(tonic::Response::into_inner) }
+        })?;
+        Ok(orders.into())
+    }
+
+    fn workers(&self, known: u64, patience: Duration) -> Result<Roster, Failure> {
+        let end = std::time::Instant::now() + patience;
+        loop {
+            let left = end.saturating_duration_since(std::time::Instant::now());
+            let patience_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            let limit = left.saturating_add(PATIENCE / 2);
+            let roster = self.call(limit, move |mut client, left| async move {
+                let request = timed(proto::WorkersRequest { known, patience_ms }, left);
+                client.workers(request).await.map(tonic::Response::into_inner)
+            })?;
+            // A dispatcher answers after some time even if nothing has changed.
+            if roster.version != known || std::time::Instant::now() >= end {
+                return Ok(roster.into());
+            }
+        }
+    }
+
+    fn report(&self, report: &Report) -> Result<(), Failure> {
+        let message = proto::ReportRequest::from(report);
+        self.call(PATIENCE / 2, move |mut client, left| async move {
+            client.report(timed(message, left)).await.map(drop)
+        })
+    }
+}

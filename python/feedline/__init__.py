@@ -11,6 +11,7 @@
 from ._core import (
     PipelineError,
     RecordError,
+    ServiceError,
     SourceError,
     StateError,
     UnavailableError,
@@ -18,13 +19,17 @@ from ._core import (
 )
 from .dataset import Dataset
 from .loader import Loader, merge_states
+from .service import Distributed, LocalCluster
 from .sources import arrays, files, from_plan, images, nifti, npy, range
 
 __all__ = [
     "Dataset",
+    "Distributed",
     "Loader",
+    "LocalCluster",
     "PipelineError",
     "RecordError",
+    "ServiceError",
     "SourceError",
     "StateError",
     "UnavailableError",

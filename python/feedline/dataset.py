@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .loader import Loader
+    from .service import Distributed
 
 Size = int | Sequence[int]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -489,6 +490,57 @@ class Dataset:
             )
             for number in range(count)
         ]
+
+    def distribute(
+        self,
+        url: str,
+        *,
+        job: str,
+        order: Literal["exact", "any"] = "exact",
+        visitation: Literal["exactly-once", "at-most-once"] = "exactly-once",
+        consumer: int | None = None,
+        consumers: int | None = None,
+        seed: int = 0,
+        with_index: bool = False,
+        memory: int | str | None = None,
+        window: int | None = None,
+        timeout: float | None = None,
+        shared_memory: bool = True,
+        local_from: str | None = None,
+    ) -> Distributed:
+        """A loader whose samples are prepared by the workers of a service.
+
+        `url` names its dispatcher (`feedline://host:7070`), and `job` what all clients of this
+        training run have in common. `consumer` and `consumers` are found out as `rank` and `world` of
+        a local loader are.
+
+        With `order="exact"` consumer i of n gets, bit for bit, what rank i of n gets locally, and the
+        states of both fit each other. With `order="any"` batches go to whoever asks first; each sample
+        is seen exactly once an epoch, over what the clients' checkpoints remember, or at most once if
+        `visitation` says so. `memory` bounds what is received ahead, `window` is the number of steps
+        that are dealt at a time, and after `timeout` seconds without a batch an error says what is
+        waited for. On the same host batches come through shared memory, unless that is switched off.
+        `local_from` names the first step that is taken here and not by workers: the last ones often
+        make samples larger, and the results are equal.
+        """
+        from .service import Distributed
+
+        return Distributed(
+            self,
+            url,
+            job=job,
+            order=order,
+            visitation=visitation,
+            consumer=consumer,
+            consumers=consumers,
+            seed=seed,
+            with_index=with_index,
+            memory=memory,
+            window=window,
+            timeout=timeout,
+            shared_memory=shared_memory,
+            local_from=local_from,
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch with default settings; the next time, the next epoch."""

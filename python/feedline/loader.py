@@ -150,10 +150,12 @@ class Loader:
             options = dict(self._options)
             if self._epochs is not None:
                 options["epochs"] = self._epochs
-            team = None if self._team is None else self._team._threads(self)
-            run = _core.Run(self._pipeline, self._state, self._epoch, options, team)
-            self._run = run
+            run = self._run = self._start(options)
         return run
+
+    def _start(self, options: dict[str, Any]) -> _core.Run:
+        team = None if self._team is None else self._team._threads(self)
+        return _core.Run(self._pipeline, self._state, self._epoch, options, team)
 
     def __len__(self) -> int:
         """Batches (or samples) of this rank in an epoch."""
@@ -201,6 +203,11 @@ class Loader:
         The state may come from any number of threads; from another number of ranks as well, if the
         pipeline's length is known, otherwise after `merge_states`.
         """
+        if "checkpoint" in state:
+            raise _core.StateError(
+                "this state was saved by a distributed loader with order \"any\": merge the states of "
+                "all its clients first (merge_states)"
+            )
         text = json.dumps(state)
         own, epoch = self._pipeline.adopt_state(text, self.seed, self.rank, self.world)
         self._close()

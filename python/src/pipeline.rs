@@ -22,6 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Pipeline {
     pub(crate) opened: Arc<Opened>,
     pub(crate) store: Arc<dyn Store>,
+    /// The large arguments of its steps.
+    pub(crate) blobs: Blobs,
 }
 
 /// Options of a run, by name.
@@ -78,7 +80,7 @@ impl Pipeline {
             blobs.into_iter().map(|(hash, blob)| (hash, blob.get().tensor.clone())).collect();
         let store: Arc<dyn Store> = feedline_store::machine_store().map_err(raise)?;
         let opened = py.detach(|| Opened::open(&plan, &*store, &blobs)).map_err(raise)?;
-        Ok(Self { opened: Arc::new(opened), store })
+        Ok(Self { opened: Arc::new(opened), store, blobs })
     }
 
     /// Samples in the source.

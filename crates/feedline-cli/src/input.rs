@@ -240,7 +240,7 @@ impl RunArgs {
 }
 
 /// Reads a number of bytes: `1000000`, `512MB`, `1.5 GiB`.
-fn parse_bytes(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     let wrong = || format!("{text:?} is no size; write it like 512MB or 2GiB");
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number: f64 = text[..end].parse().map_err(|_| wrong())?;

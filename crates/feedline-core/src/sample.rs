@@ -161,6 +161,12 @@ impl Sample {
         Self::default()
     }
 
+    /// A sample of these fields.
+    #[must_use]
+    pub fn of<V: Into<Value>>(fields: impl IntoIterator<Item = (Name, V)>) -> Self {
+        fields.into_iter().fold(Self::new(), |sample, (name, value)| sample.with(name, value))
+    }
+
     /// Adds a field, or replaces the one of that name where it stands.
     pub fn set(&mut self, name: Name, value: impl Into<Value>) {
         let value = value.into();

@@ -54,6 +54,8 @@ pub struct Options {
     pub until: Option<u64>,
     /// Whether batches carry the indices of their samples.
     pub with_index: bool,
+    /// Whether a window delivers samples by themselves, for whoever takes the rest of their steps.
+    pub rows: bool,
     /// Whether steps are timed. Only measurements of the timing's own cost switch it off.
     pub counters: bool,
 }
@@ -74,6 +76,7 @@ impl Default for Options {
             epochs: None,
             until: None,
             with_index: false,
+            rows: false,
             counters: true,
         }
     }

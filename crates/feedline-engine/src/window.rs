@@ -90,10 +90,11 @@ impl WindowRun {
         };
         let lane = self.run.lane();
         let (pipeline, options) = (&lane.pipeline, &lane.options);
-        let rows = if pipeline.is_counted() || group.rows() == 0 {
-            if let Some((_, error)) = group.first_bad() {
-                return Err(error);
-            }
+        let counted = pipeline.is_counted();
+        if counted && let Some((_, error)) = group.first_bad() {
+            return Err(error);
+        }
+        let rows = if !options.rows && (counted || group.rows() == 0) {
             Rows::Batch(whole_batch(*group, pipeline, &lane.pool, options.with_index)?)
         } else {
             let (good, bad) = group.into_good_rows(pipeline)?;

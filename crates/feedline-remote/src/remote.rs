@@ -1,9 +1,9 @@
 //! A run whose samples are prepared by workers.
 
 use crate::state::{Dealt, windows, windows_of_ranks};
-use feedline_client::{Begin, Config, Live, Next as Fetched, Settings, Totals};
-use feedline_core::{Blobs, Error, Pool, Position, Result};
-use feedline_engine::{Assembly, Delivery, Loose, Next, Options, State, Wanted};
+use feedline_client::{Begin, Config, Finisher, Live, Next as Fetched, Settings, Totals};
+use feedline_core::{Blobs, Error, Pool, Position, Result, Store};
+use feedline_engine::{Assembly, Cut, Delivery, Finish, Loose, Next, Options, State, Wanted};
 use feedline_ops::Pipeline;
 use feedline_wire::control::{Control, Dataset, DatasetId, Failure};
 use feedline_wire::stream::ClientOptions;
@@ -35,6 +35,8 @@ pub struct Job {
     pub patience: Duration,
     /// How connections to workers behave.
     pub stream: ClientOptions,
+    /// The first step that is taken here, and not by workers; none if they take all.
+    pub local_from: Option<String>,
 }
 
 impl Job {
@@ -49,6 +51,7 @@ impl Job {
             memory: 256 << 20,
             patience: Duration::from_secs(300),
             stream: ClientOptions::default(),
+            local_from: None,
         }
     }
 }
@@ -92,6 +95,7 @@ pub struct Remote {
     job: Job,
     dataset: DatasetId,
     control: Arc<dyn Control>,
+    finish: Option<Finisher>,
     making: Making,
     /// How a whole epoch is cut.
     windows: Windows,
@@ -114,27 +118,32 @@ impl Remote {
     pub fn start(
         control: Arc<dyn Control>,
         pipeline: Arc<Pipeline>,
-        blobs: &Blobs,
+        (store, blobs): (&dyn Store, &Blobs),
         state: Option<&str>,
         epoch: u64,
         job: Job,
         options: Options,
     ) -> Result<Self> {
         options.check(&pipeline)?;
-        check(&pipeline, &job, &options)?;
-        let mut hashes: Vec<String> = blobs.keys().cloned().collect();
-        hashes.sort_unstable();
-        let dataset = Dataset {
-            plan: pipeline.plan.to_json(),
-            manifest: pipeline.source.manifest(),
-            blobs: hashes,
+        check(&job, &options)?;
+        let pool = Pool::new(job.memory);
+        let cut = job.local_from.as_deref().map(|step| Cut::before(&pipeline, step)).transpose()?;
+        let first = match &cut {
+            None => Arc::clone(&pipeline),
+            Some(cut) => Arc::new(Pipeline::open(&cut.first, store, blobs)?),
         };
+        let finish = cut.map(|cut| finisher(&pipeline, &cut, &first, &options, &pool));
+        let plan = first.plan.to_json();
+        // Of what was given, what the plan names.
+        let mut hashes: Vec<String> =
+            blobs.keys().filter(|name| plan.contains(name.as_str())).cloned().collect();
+        hashes.sort_unstable();
+        let dataset = Dataset { plan, manifest: first.source.manifest(), blobs: hashes };
         let steps = match job.window {
             0 => (SAMPLES / pipeline.stretch() as u64).max(1),
             given => given,
         };
         let whole = Position::epoch(epoch);
-        let pool = Pool::new(job.memory);
         let (making, windows, begin, before) = match job.order {
             Order::Exact => {
                 let position = match state {
@@ -166,6 +175,7 @@ impl Remote {
             job,
             dataset,
             control,
+            finish,
             making,
             windows,
             live: None,
@@ -301,6 +311,7 @@ impl Remote {
             with_index: options.with_index,
             memory: job.memory,
             stream: job.stream.clone(),
+            finish: self.finish.clone(),
         };
         Live::start(Arc::clone(&self.control), settings, config, begin)
     }
@@ -369,7 +380,27 @@ impl Remote {
     }
 }
 
-fn check(pipeline: &Pipeline, job: &Job, options: &Options) -> Result<()> {
+/// Takes the steps after the cut.
+fn finisher(
+    pipeline: &Arc<Pipeline>,
+    cut: &Cut,
+    first: &Pipeline,
+    options: &Options,
+    pool: &Pool,
+) -> Finisher {
+    let (seed, with_index) = (options.seed, options.with_index);
+    let finish = Finish::new(Arc::clone(pipeline), cut, first, seed, with_index, pool.clone());
+    Finisher(Arc::new(move |ask, step, rows| {
+        let start = match ask.start.as_str() {
+            "" => Position::epoch(ask.epoch),
+            text => serde_json::from_str(text)
+                .map_err(|error| Error::Internal(format!("a start that is none: {error}")))?,
+        };
+        finish.rows(&start, step * ask.world + ask.rank, rows)
+    }))
+}
+
+fn check(job: &Job, options: &Options) -> Result<()> {
     if job.name.is_empty() || job.name.len() > 256 {
         return Err(Error::pipeline("job: give it a name of at most 256 letters"));
     }
@@ -388,7 +419,6 @@ fn check(pipeline: &Pipeline, job: &Job, options: &Options) -> Result<()> {
     if job.memory == 0 {
         return Err(Error::pipeline("memory=0; give at least one byte"));
     }
-    let _ = pipeline;
     Ok(())
 }
 
@@ -408,7 +438,7 @@ fn dealing(
         Ok(Begin::Restore { start, hash })
     };
     match state {
-        None if epoch == 0 => Ok(Begin::Fresh),
+        // Who begins anew begins anew for all: the others join, or learn that they have to.
         None => restore(Position::epoch(epoch), &format!("epoch {epoch}")),
         Some(text) if crate::is_dealt(text) => {
             let dealt = Dealt::from_json(text)?;

@@ -123,9 +123,15 @@ impl Fixtures {
 
     /// Adds an array, and returns the name by which a plan calls it.
     pub fn add(&mut self, tensor: Tensor) -> String {
-        let mut named = tensor.data().to_vec();
-        named.extend(format!("{tensor:?}").bytes());
-        let name = Fingerprint::of(&named).to_string();
+        // As the package for Python names it.
+        let mut named = Vec::new();
+        let offsets = (0..).map_while(|index| tensor.offset(index));
+        let offsets: Vec<u8> = offsets.flat_map(|at| (at as u64).to_le_bytes()).collect();
+        let shape = if offsets.is_empty() { tensor.shape() } else { &[] };
+        named.extend(format!("{}{shape:?}", tensor.dtype()).bytes());
+        named.extend_from_slice(tensor.data());
+        named.extend(offsets);
+        let name = Fingerprint::of(&named).to_string()[..32].to_owned();
         self.blobs.insert(name.clone(), tensor);
         name
     }

@@ -33,6 +33,9 @@ pub struct Ask {
     /// Whether batches carry the indices of their samples.
     #[serde(default)]
     pub with_index: bool,
+    /// Whether samples are wanted by themselves, since the rest of their steps is taken elsewhere.
+    #[serde(default)]
+    pub rows: bool,
 }
 
 impl Ask {
@@ -75,6 +78,7 @@ mod tests {
             first: 5,
             steps: u64::MAX,
             with_index: true,
+            rows: false,
         };
         assert_eq!(Ask::decode(&ask.encode()).unwrap(), ask);
         let outside = Ask { rank: 2, ..ask };

@@ -63,6 +63,7 @@ impl Handler for Serving {
             epoch,
             start: ask.start.clone(),
             with_index,
+            rows: ask.rows,
         };
         let line = shared.shelf.join(line, job);
         let mut making: Option<Arc<Production>> = None;
@@ -133,6 +134,7 @@ impl Shared {
             memory: self.memory,
             seed: Seed(ask.seed),
             with_index: ask.with_index,
+            rows: ask.rows,
             ..Options::default()
         };
         let (pipeline, store) = (Arc::clone(&opened.pipeline), Arc::clone(&opened.store));

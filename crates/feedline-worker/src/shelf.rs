@@ -33,6 +33,7 @@ pub(crate) struct Line {
     pub epoch: u64,
     pub start: String,
     pub with_index: bool,
+    pub rows: bool,
 }
 
 /// A window that is being computed.

@@ -22,6 +22,7 @@ use feedline_wire::{
     Ask, Epoch, Fetch, JobId, Millis, Offset, Order, Refusal, Request, Start, Window, WorkerId,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,18 @@ pub struct Settings {
     pub memory: usize,
     /// How connections to workers behave.
     pub stream: ClientOptions,
+    /// What is done with a step as soon as it is here.
+    pub finish: Option<Finisher>,
+}
+
+/// Takes what workers send the rest of its way, on the thread that receives it.
+#[derive(Clone)]
+pub struct Finisher(pub Arc<dyn Fn(&Ask, u64, Rows) -> Result<Rows> + Send + Sync>);
+
+impl fmt::Debug for Finisher {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("Finisher")
+    }
 }
 
 /// What one of the threads does until the client ends.
@@ -364,6 +377,7 @@ impl Shared {
             first: block.saturating_mul(windows.steps).saturating_add(from),
             steps: steps.saturating_sub(from),
             with_index: self.settings.with_index,
+            rows: self.settings.finish.is_some(),
         }
     }
 }

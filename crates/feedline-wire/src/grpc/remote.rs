@@ -57,8 +57,8 @@ pub struct Remote {
 struct Inner {
     handle: tokio::runtime::Handle,
     client: Client,
-    /// Dropped, it ends the thread.
-    stop: oneshot::Sender<()>,
+    /// Dropped, it ends the thread, and whatever waits for it.
+    stop: std::sync::Mutex<Option<oneshot::Sender<()>>>,
     ended: std::sync::Mutex<mpsc::Receiver<()>>,
 }
 
@@ -135,6 +135,7 @@ impl Remote {
             })
             .map_err(unavailable)?;
         let ended = std::sync::Mutex::new(ended);
+        let stop = std::sync::Mutex::new(Some(stop));
         let inner = Some(Inner { handle, client, stop, ended });
         Ok(Self { address, process: std::process::id(), inner })
     }
@@ -347,6 +348,12 @@ impl Drop for Remote {
 }
 
 impl Control for Remote {
+    fn close(&self) {
+        if let Some(inner) = self.inner.as_ref().filter(|_| std::process::id() == self.process) {
+            drop(inner.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
+        }
+    }
+
     fn ask(&self, request: &Request, patience: Duration) -> Result<Reply, Failure> {
         let call = Call::from(request);
         let reply = self.call(patience, move |mut client, left| {

@@ -14,6 +14,7 @@
 
 mod arrange;
 mod assembly;
+mod bucket;
 mod budget;
 mod counters;
 mod deal;
@@ -35,7 +36,7 @@ mod worker;
 pub use assembly::{Assembly, Wanted};
 pub use budget::{Budget, Delivery, MOST_OWED, Options};
 pub use counters::{Stats, StepStats, Tuned};
-pub use deal::{Steps, steps_left};
+pub use deal::{Steps, rounds_left, steps_left};
 pub use explain::{Explanation, explain};
 pub use record::Recording;
 pub use run::{Next, Run, Watch};

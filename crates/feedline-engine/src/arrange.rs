@@ -247,6 +247,11 @@ impl Arranger {
         }
     }
 
+    /// From here on gives the batches of all ranks of a round.
+    pub(crate) fn give_every_rank(&mut self) {
+        self.by_length.iter_mut().for_each(ByLength::give_every_rank);
+    }
+
     /// The next batch, or bad row, of rows that are sorted by their lengths; at the end of a stretch,
     /// of what is left.
     ///

@@ -11,7 +11,7 @@
 use crate::{Options, Steps};
 use feedline_core::{BadRow, Batch, Error, Pool, Position, Result};
 use feedline_ops::Pipeline;
-use feedline_ops::batch::{BucketRun, Buckets, Finished, Round, stack};
+use feedline_ops::batch::{BucketRun, Buckets, Finished, Room, Round, stack};
 use std::collections::VecDeque;
 
 /// What comes out, in order.
@@ -37,14 +37,22 @@ pub(crate) struct ByLength {
     run: Option<(u64, BucketRun<Finished>, u64)>,
     out: VecDeque<Out>,
     failed: bool,
+    /// Whether the batches of all ranks are given, and those of the round that are left.
+    every_rank: bool,
+    parts: VecDeque<(Vec<Finished>, Room)>,
     /// The stretch of the last batch, and how many of its batches were delivered since the start.
     last: Option<(u64, u64)>,
 }
 
 impl ByLength {
     pub(crate) fn new(buckets: &Buckets) -> Self {
-        let (out, buckets) = (VecDeque::new(), buckets.clone());
-        Self { buckets, run: None, out, failed: false, last: None }
+        let (out, parts, buckets) = (VecDeque::new(), VecDeque::new(), buckets.clone());
+        Self { buckets, run: None, out, failed: false, every_rank: false, parts, last: None }
+    }
+
+    /// From here on gives the batches of all ranks, one after the other.
+    pub(crate) fn give_every_rank(&mut self) {
+        self.every_rank = true;
     }
 
     /// Takes a row of a stretch. `skipped` is how many bad ones were counted before it.
@@ -114,6 +122,10 @@ impl ByLength {
         options: &Options,
         pool: &Pool,
     ) -> Result<Option<(Piece, u64)>> {
+        let make = |rows: &[Finished], room| stack(pipeline, rows, room, options.with_index, pool);
+        if let Some((rows, room)) = self.parts.pop_front() {
+            return Ok(Some((Piece::Batch(make(&rows, room)?), 0)));
+        }
         let (stretch, round, skipped) = match self.out.pop_front() {
             None => return Ok(None),
             Some(Out::Round { stretch, round, skipped }) => (stretch, round, skipped),
@@ -121,8 +133,11 @@ impl ByLength {
             Some(Out::Failed(error)) => return Err(error),
         };
         let room = self.buckets.room(&round);
-        let rows = round.part(if options.rounds { options.rank } else { 0 });
-        let batch = stack(pipeline, &rows, room, options.with_index, pool)?;
+        let rank = if options.rounds && !self.every_rank { options.rank } else { 0 };
+        if self.every_rank {
+            self.parts.extend((1..options.world).map(|rank| (round.clone().part(rank), room)));
+        }
+        let batch = make(&round.part(rank), room)?;
         self.delivered(stretch);
         Ok(Some((Piece::Batch(batch), skipped)))
     }

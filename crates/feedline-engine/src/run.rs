@@ -202,6 +202,11 @@ impl Run {
         }
     }
 
+    /// From here on gives the batches of all ranks of a round.
+    pub(crate) fn give_every_rank(&mut self) {
+        self.arranger.give_every_rank();
+    }
+
     /// The next batch, or bad row, of rows that are sorted by their lengths: `Some(None)` at the end,
     /// `None` if there is nothing yet.
     pub(crate) fn next_piece(&mut self, patience: Duration) -> Result<Option<Option<Piece>>> {

@@ -32,6 +32,9 @@ pub struct Window {
     pub steps: u64,
     /// With `bucket`, how many batches of the stretch are left out: those that were delivered.
     pub from: u64,
+    /// In rounds, whether the batches of all ranks are given, so that a stretch is computed once
+    /// for all of them; `rank` says nothing then. Those of round k have the steps k × world + rank.
+    pub every_rank: bool,
 }
 
 /// How far a window has come.
@@ -66,13 +69,16 @@ impl WindowRun {
         window: &Window,
         options: Options,
     ) -> Result<Self> {
-        let Window { start, rank, world, first, steps, from } = window;
+        let Window { start, rank, world, first, steps, from, every_rank } = window;
         let sorted = pipeline.bucket.is_some();
         if sorted && *steps != 1 || !sorted && *from != 0 {
             return Err(Error::Internal(format!(
                 "a window of {steps} stretches from batch {from} on; with bucket it is one stretch, \
                  otherwise whole ones"
             )));
+        }
+        if *every_rank && !options.rounds {
+            return Err(Error::Internal("batches of all ranks, and no rounds".into()));
         }
         let options = Options {
             rank: *rank,
@@ -89,14 +95,21 @@ impl WindowRun {
         let until = Some(stretch(first.saturating_add(*steps)));
         let options = Options { until, ..options };
         let position = Position { at: Some((stretch(*first), *from)), ..start.clone() };
-        let step = if sorted { *from } else { *first };
-        let run = Run::start_with(team, pool.clone(), pipeline, store, position, options)?;
+        let step = match (sorted, every_rank) {
+            (false, _) => *first,
+            (true, false) => *from,
+            (true, true) => from.saturating_mul(*world),
+        };
+        let mut run = Run::start_with(team, pool.clone(), pipeline, store, position, options)?;
+        if *every_rank {
+            run.give_every_rank();
+        }
         Ok(Self { run, step })
     }
 
     /// Waits for the next stretch, at most as long as `patience` says.
     ///
-    /// With `bucket` it is the next batch of the window, and `step` its number in it. Bad samples
+    /// With `bucket` it is the next batch of the stretch, and `step` its number in it. Bad samples
     /// that the plan leaves out come as rows of which none is good, before the batch with the same
     /// number; a window that is computed once more from a later batch on names them once more.
     ///

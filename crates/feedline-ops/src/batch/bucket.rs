@@ -441,3 +441,141 @@ fn round<T>(held: Vec<Held<T>>, world: u64) -> Round<T> {
     let longest = held.iter().map(|held| held.length).max().unwrap_or(0);
     Round { rows: held.into_iter().map(|held| held.row).collect(), longest, ranks: world.max(1) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feedline_core::{DType, Field};
+
+    fn buckets(boundaries: &[usize], size: usize, drop_last: bool) -> Buckets {
+        let recipe = Bucket {
+            field: None,
+            boundaries: boundaries.to_vec(),
+            size: Some(size),
+            sizes: None,
+            stretch: 4096,
+            pad_to: PadTo::Longest,
+            value: 0.0,
+            drop_last,
+        };
+        let spec = Spec::new(vec![Field::new("tokens", DType::I32, &[None])]);
+        recipe.output(&spec).unwrap().2
+    }
+
+    /// The rounds of a stretch, as the lengths in them.
+    fn rounds(mut run: BucketRun<usize>, lengths: &[usize]) -> Vec<Vec<usize>> {
+        let mut out = VecDeque::new();
+        lengths.iter().for_each(|length| run.push(*length, *length, &mut out));
+        run.finish(&mut out);
+        out.into_iter().map(|round| round.rows).collect()
+    }
+
+    #[test]
+    fn a_full_class_gives_a_batch_at_once_and_the_rest_at_the_end() {
+        let buckets = buckets(&[10, 20], 2, false);
+        let mut out = VecDeque::new();
+        let mut run = BucketRun::new(&buckets, &[], 0, 0);
+        for (length, batches) in [(15, 0), (10, 0), (30, 0), (11, 1), (0, 2), (7, 2), (20, 2)] {
+            run.push(length, length, &mut out);
+            assert_eq!(out.len(), batches, "after {length}");
+        }
+        run.finish(&mut out);
+        let rows: Vec<_> = out.into_iter().map(|round| round.rows).collect();
+        assert_eq!(rows, [vec![15, 11], vec![10, 0], vec![7], vec![20], vec![30]]);
+    }
+
+    #[test]
+    fn a_round_has_a_batch_for_each_rank_of_about_the_same_size() {
+        let parts = |count: usize, ranks: u64| -> Vec<Vec<usize>> {
+            let round = Round { rows: (0..count).collect(), longest: 0, ranks };
+            (0..ranks).map(|rank| round.clone().part(rank)).collect()
+        };
+        assert_eq!(parts(6, 3), [[0, 1], [2, 3], [4, 5]]);
+        assert_eq!(parts(5, 3), [vec![0, 1], vec![2, 3], vec![4]]);
+        assert_eq!(parts(2, 3), [vec![0], vec![1], vec![]]);
+        let huge = Round { rows: vec![1, 2], longest: 0, ranks: u64::MAX };
+        assert_eq!(huge.part(u64::MAX - 1), Vec::<i32>::new());
+    }
+
+    #[test]
+    fn what_is_left_makes_rounds_of_a_class_and_then_mixed_ones() {
+        let run = |drop_last| BucketRun::new(&buckets(&[10, 20], 2, drop_last), &[], 2, 0);
+        let lengths = [15, 1, 2, 30, 3, 16, 4, 5, 6, 17, 40];
+        // Four of the first class fill a round; two of it, three of the second and two of the third
+        // are left.
+        let all = [vec![1, 2, 3, 4], vec![5, 6], vec![15, 16, 17], vec![30, 40]];
+        assert_eq!(rounds(run(false), &lengths), all);
+        // One of each of the others share a round, the shorter ones first.
+        assert_eq!(rounds(run(false), &[30, 15, 1]), [[1, 15, 30]]);
+        // Only full ones: the first four of what is left, whatever their lengths.
+        assert_eq!(rounds(run(true), &lengths), [[1, 2, 3, 4], [5, 15, 16, 30]]);
+    }
+
+    #[test]
+    fn batches_of_one_leave_a_last_round_with_fewer_samples_than_ranks() {
+        let run = BucketRun::new(&buckets(&[10, 20, 30], 1, false), &[], 3, 0);
+        let found = rounds(run, &[5, 15, 25, 35]);
+        assert_eq!(found, [vec![5, 15, 25], vec![35]]);
+    }
+
+    #[test]
+    fn what_was_delivered_before_is_left_out_and_the_rest_dealt_anew() {
+        let mut seed = 7u64;
+        let mut draw = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        for _ in 0..300 {
+            let buckets = buckets(&[10, 20], 1 + draw(3) as usize, draw(2) == 0);
+            // Different samples, so that each can be counted.
+            let lengths: Vec<usize> = (0..draw(60)).map(|at| (at * 37 % 61) as usize).collect();
+            let (mut begun, mut delivered) = (Vec::new(), Vec::new());
+            for _ in 0..4 {
+                let world = draw(5);
+                let found = rounds(BucketRun::new(&buckets, &begun, world, 0), &lengths);
+                let done = draw(found.len() as u64 + 1);
+                let again = rounds(BucketRun::new(&buckets, &begun, world, done), &lengths);
+                assert_eq!(again, found[done as usize..], "{begun:?}, {world} ranks");
+                delivered.extend(found[..done as usize].iter().flatten().copied());
+                if begun.last().is_some_and(|(known, _)| *known == world) {
+                    begun.last_mut().unwrap().1 += done;
+                } else {
+                    begun.push((world, done));
+                }
+                let mut rest: Vec<usize> = found[done as usize..].concat();
+                rest.extend(&delivered);
+                rest.sort_unstable();
+                let mut all = lengths.clone();
+                all.sort_unstable();
+                if buckets.drop_last {
+                    rest.dedup();
+                    assert!(rest.iter().all(|one| all.contains(one)));
+                } else {
+                    assert_eq!(rest, all, "{begun:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stretch_that_never_was_so_long_gives_nothing_more() {
+        let begun = [(u64::MAX, 3), (2, u64::MAX), (0, 1)];
+        let run = BucketRun::new(&buckets(&[10], 2, false), &begun, u64::MAX, u64::MAX);
+        assert_eq!(rounds(run, &[1, 2, 3]), Vec::<Vec<usize>>::new());
+    }
+
+    #[test]
+    fn bounds_hold_whatever_the_lengths() {
+        for (drop_last, world) in [(false, 0), (true, 0), (false, 3), (true, 3), (false, 1)] {
+            let buckets = buckets(&[10, 20], 3, drop_last);
+            for count in 0..60usize {
+                for step in [1, 7, 13, 31] {
+                    let lengths: Vec<usize> = (0..count).map(|at| at * step % 29).collect();
+                    let found = rounds(BucketRun::new(&buckets, &[], world, 0), &lengths).len();
+                    let (least, most) = buckets.bounds(count as u64, world);
+                    assert!((least..=most).contains(&(found as u64)), "{count}, {world} ranks");
+                }
+            }
+        }
+    }
+}

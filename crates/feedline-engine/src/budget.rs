@@ -210,6 +210,9 @@ impl Budget {
         let batch_bytes = pipeline.sample.bytes().map(|bytes| bytes.saturating_mul(rows));
         // Enough for every thread to have a few samples left when the consumer takes a batch.
         let needed = 2 + threads.saturating_mul(4).div_ceil(rows);
+        // Of a round all batches are prepared to deliver one.
+        let round = if options.rounds { options.world as usize } else { 1 };
+        let needed = needed.saturating_mul(round.max(1));
         let small = batch_bytes.map_or(0, |bytes| SMALL_AHEAD / bytes.max(1024));
         let mut groups = match options.ahead {
             0 => needed.max(small).min(4096),

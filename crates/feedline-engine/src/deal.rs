@@ -45,7 +45,7 @@ impl Dealer {
         Self { start, stretch, last, number, dealt, padding, within, whole, epochs_left }
     }
 
-    /// The same, dealing whole stretches at a time.
+    /// The same, dealing whole stretches at a time where samples are sorted by their lengths.
     pub(crate) fn whole(start: Position, options: &Options) -> Self {
         Self { whole: true, ..Self::new(start, options) }
     }
@@ -145,6 +145,9 @@ impl Dealer {
                 self.stretch = self.stretch.saturating_add(first_stretch(options).1);
             }
             if numbers.length() > 0 {
+                // Whoever takes whole stretches asks for no more than where they begin.
+                let end = if self.whole { numbers.start + 1 } else { numbers.end };
+                let numbers = Span { end, ..numbers };
                 let spans = self.start.spans(numbers).into_iter();
                 let places = spans.flat_map(|span| span.start..span.end).collect();
                 let numbers = (numbers.start..numbers.end).collect();

@@ -35,6 +35,8 @@ pub struct State {
 }
 
 const VERSION: u32 = 1;
+/// A stretch was never begun by so many runs.
+const MOST_RUNS: usize = 1 << 12;
 /// Ranks of one run are never so many batches apart.
 const FAR_APART: u64 = 1 << 22;
 
@@ -112,6 +114,7 @@ impl State {
             && *batches <= batches_in_all
             && begun.len() as u64 <= batches_in_all.min(FAR_APART)
             && begun.iter().flatten().all(|(_, done)| *done <= state.stretch)
+            && begun.iter().all(|runs| runs.len() <= MOST_RUNS)
             && (state.by_length || begun.is_empty())
             && taken.len() as u64 <= crate::MOST_OWED;
         if !inside {
@@ -169,7 +172,8 @@ impl State {
                 self.seed.0, seed.0
             )));
         }
-        if (here.stretch, here.places, here.counted) != (self.stretch, self.places, self.counted) {
+        let cut = |state: &Self| (state.stretch, state.places, state.counted, state.by_length);
+        if cut(&here) != cut(self) {
             return Err(Error::State(format!(
                 "it was saved on {} samples in batches of {}, and here are {} in batches of {}",
                 self.places, self.stretch, here.places, here.stretch

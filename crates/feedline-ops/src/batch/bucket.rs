@@ -308,6 +308,7 @@ struct Stage<T> {
     world: u64,
     /// Rounds that were delivered before.
     done: u64,
+    /// What each class holds; nothing before the first sample.
     held: Vec<Vec<Held<T>>>,
 }
 
@@ -332,8 +333,7 @@ impl<T> BucketRun<T> {
             Some((before, rounds)) if *before == world => *rounds = rounds.saturating_add(done),
             _ => all.push((world, done)),
         }
-        let held = || (0..buckets.classes()).map(|_| Vec::new()).collect();
-        let stages = all.into_iter().map(|(world, done)| Stage { world, done, held: held() });
+        let stages = all.into_iter().map(|(world, done)| Stage { world, done, held: Vec::new() });
         Self { buckets: buckets.clone(), stages: stages.collect(), pushed: 0 }
     }
 
@@ -348,6 +348,7 @@ impl<T> BucketRun<T> {
         let class = self.buckets.class(held.length);
         let last = self.stages.len() == 1;
         let Some(stage) = self.stages.front_mut() else { return };
+        stage.held.resize_with(self.buckets.classes(), Vec::new);
         stage.held[class].push(held);
         let enough = stage.world.max(1).saturating_mul(self.buckets.sizes[class] as u64);
         if (stage.held[class].len() as u64) < enough {

@@ -131,7 +131,8 @@ class Loader:
                     warnings.warn(
                         f"epoch {self._epoch} has no batch for rank {self.rank} of {self.world}: there "
                         f"are {self._pipeline.length} samples (is batch larger than that, with "
-                        "drop_last, or was every sample skipped?)",
+                        "drop_last, has bucket fewer stretches than there are ranks, or was every "
+                        "sample skipped?)",
                         stacklevel=2,
                     )
                 self._epoch, self._within, self._state = self._epoch + 1, False, None

@@ -44,9 +44,10 @@ class Distributed(Loader):
         timeout: float | None = None,
         shared_memory: bool = True,
         local_from: str | None = None,
+        rounds: bool = False,
     ) -> None:
         super().__init__(
-            dataset, rank=consumer, world=consumers, seed=seed, with_index=with_index
+            dataset, rank=consumer, world=consumers, seed=seed, with_index=with_index, rounds=rounds
         )
         if window is not None and window < 1:
             raise ValueError(f"window={window}; it must be at least 1 step, or None to be chosen")

@@ -63,6 +63,7 @@ pub(crate) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
             "seed" => options.seed = Seed(value.extract()?),
             "rank" => options.rank = value.extract()?,
             "world" => options.world = value.extract()?,
+            "rounds" => options.rounds = value.extract()?,
             "epochs" => options.epochs = value.extract()?,
             "with_index" => options.with_index = value.extract()?,
             other => return Err(PyValueError::new_err(format!("there is no option {other}"))),
@@ -111,14 +112,19 @@ impl Pipeline {
         self.opened.output.fields.iter().map(|field| field.name.as_str()).collect()
     }
 
-    /// Least and greatest number of steps in an epoch of this rank; the latter None if it never
-    /// ends.
-    fn steps(&self, rank: u64, world: u64) -> PyResult<(u64, Option<u64>)> {
+    /// Least and greatest number of steps in an epoch of this rank, perhaps in rounds; the latter
+    /// None if it never ends.
+    #[pyo3(signature = (rank, world, rounds = false))]
+    fn steps(&self, rank: u64, world: u64, rounds: bool) -> PyResult<(u64, Option<u64>)> {
         if world == 0 || rank >= world {
             return Err(PyValueError::new_err(format!("rank {rank} of {world} ranks")));
         }
         let start = Position::default();
-        Ok(match feedline_engine::steps_left(&self.opened, &start, rank, world) {
+        let steps = match rounds {
+            true => feedline_engine::rounds_left(&self.opened, &start, world),
+            false => feedline_engine::steps_left(&self.opened, &start, rank, world),
+        };
+        Ok(match steps {
             Steps::Exactly(steps) => (steps, Some(steps)),
             Steps::Between(least, most) => (least, Some(most)),
             Steps::Endless => (u64::MAX, None),

@@ -200,6 +200,9 @@ pub(crate) struct RunArgs {
     /// With --order ready: how many batches a sample may move [default: 32, or as many as 4,096 samples allow]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_slip: Option<u64>,
+    /// All ranks take batches of one class of lengths in rounds, where the plan has bucket
+    #[arg(long)]
+    rounds: bool,
     /// Write each batch's samples down in this file
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -211,7 +214,8 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     /// The engine's options, for `epochs` epochs or without end.
     pub(crate) fn options(&self, epochs: Option<u64>) -> Result<Options> {
-        let Self { threads, memory, seed, rank, world, order, max_slip, record, replay } = self;
+        let Self { threads, memory, seed, rank, world, rounds, .. } = self;
+        let Self { order, max_slip, record, replay, .. } = self;
         if rank >= world {
             bail!(Usage(format!("--rank {rank} of --world {world}: ranks count from 0")));
         }
@@ -231,6 +235,7 @@ impl RunArgs {
             seed: Seed(*seed),
             rank: *rank,
             world: *world,
+            rounds: *rounds,
             epochs,
             delivery,
             record: record.clone(),

@@ -76,7 +76,7 @@ fn ask(name: &'static str) -> Listed {
         Some(Step::Source(_)) => "source",
         Some(Step::Order(_)) => "order",
         Some(Step::Map(_)) => "sample",
-        Some(Step::Batch(_)) => "batch",
+        Some(Step::Batch(_) | Step::Bucket(_)) => "batch",
         Some(Step::Policy(_)) => "policy",
         None => "other",
     };

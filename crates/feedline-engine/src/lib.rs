@@ -14,6 +14,7 @@
 
 mod arrange;
 mod assembly;
+mod bucket;
 mod budget;
 mod counters;
 mod deal;
@@ -37,7 +38,7 @@ mod worker;
 pub use assembly::{Assembly, Wanted};
 pub use budget::{Budget, Delivery, MOST_OWED, Options};
 pub use counters::{Stats, StepStats, Tuned};
-pub use deal::{Steps, steps_left, stretches_left};
+pub use deal::{Steps, rounds_left, steps_left, stretches_left};
 pub use explain::{Explanation, explain};
 pub use finish::{Cut, Finish};
 pub use loose::Loose;

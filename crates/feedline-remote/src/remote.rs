@@ -1,14 +1,14 @@
 //! A run whose samples are prepared by workers.
 
 use crate::state::{Dealt, windows, windows_of_ranks};
-use feedline_client::{Begin, Config, Finisher, Live, Next as Fetched, Settings, Totals};
-use feedline_core::{Blobs, Error, Pool, Position, Result, Store};
+use feedline_client::{Begin, Config, Finisher, Live, Next as Fetched, Settings, Step, Totals};
+use feedline_core::{Blobs, Error, Policy, Pool, Position, Result, Store};
 use feedline_engine::{Assembly, Cut, Delivery, Finish, Loose, Next, Options, State, Wanted};
 use feedline_ops::Pipeline;
 use feedline_wire::control::{Control, Dataset, DatasetId, Failure};
 use feedline_wire::stream::ClientOptions;
 use feedline_wire::{
-    ConsumerIndex, Description, Epoch, JobName, Nonce, Order, Start, Visitation, Windows,
+    ConsumerIndex, Description, Epoch, JobName, Nonce, Offset, Order, Start, Visitation, Windows,
 };
 use serde::Serialize;
 use std::io;
@@ -100,6 +100,8 @@ pub struct Remote {
     /// How a whole epoch is cut.
     windows: Windows,
     live: Option<Live>,
+    /// A step that came before it was wanted.
+    pending: Option<Step>,
     /// How dealing begins, until it has begun.
     begin: Option<Begin>,
     /// Where a client stands to whom nothing was dealt yet.
@@ -125,7 +127,7 @@ impl Remote {
         options: Options,
     ) -> Result<Self> {
         options.check(&pipeline)?;
-        check(&job, &options)?;
+        check(&pipeline, &job, &options)?;
         let pool = Pool::new(job.memory);
         let cut = job.local_from.as_deref().map(|step| Cut::before(&pipeline, step)).transpose()?;
         let first = match &cut {
@@ -140,6 +142,7 @@ impl Remote {
         hashes.sort_unstable();
         let dataset = Dataset { plan, manifest: first.source.manifest(), blobs: hashes };
         let steps = match job.window {
+            _ if pipeline.bucket.is_some() => 1,
             0 => (SAMPLES / pipeline.stretch() as u64).max(1),
             given => given,
         };
@@ -156,7 +159,7 @@ impl Remote {
                     )?,
                 };
                 let start = Position::default();
-                let windows = windows_of_ranks(&pipeline, &start, steps, options.world);
+                let windows = windows_of_ranks(&pipeline, &start, steps, &options);
                 let assembly = Assembly::new(Arc::clone(&pipeline), position, options.clone())?;
                 (Making::Exact(Box::new(assembly)), windows, None, None)
             }
@@ -179,6 +182,7 @@ impl Remote {
             making,
             windows,
             live: None,
+            pending: None,
             begin,
             before,
             started,
@@ -218,39 +222,65 @@ impl Remote {
             if let Some(next) = assembly.next()? {
                 return Ok(Some(next));
             }
-            let Some(Wanted { start, step }) = assembly.wants() else {
+            let Some(wanted) = assembly.wants() else {
                 return Err(Error::Internal("nothing is wanted and nothing comes".into()));
             };
             let live = match &self.live {
                 Some(live) => live,
                 None => {
-                    let begin = self.begin_at(&start, step)?;
+                    let begin = self.begin_at(&wanted)?;
                     let live = self.connect(begin)?;
                     self.live.insert(live)
                 }
             };
             let left = until.saturating_duration_since(Instant::now());
-            match live.next_within(left)? {
+            let fetched = match self.pending.take() {
+                Some(step) => Some(Fetched::Step(step)),
+                None => live.next_within(left)?,
+            };
+            match fetched {
                 None => return Ok(None),
-                Some(Fetched::EndOfEpoch(_)) => {}
-                Some(Fetched::Step(fetched)) => {
-                    let block = fetched.window.0 / self.options.world;
-                    let number = block * self.windows.steps + fetched.offset.0;
-                    // Steps of padding alone are made here.
-                    if fetched.epoch.0 < start.epoch {
-                        continue;
-                    }
-                    if (fetched.epoch.0, number) != (start.epoch, step) {
-                        return Err(Error::Internal(format!(
-                            "step {number} of epoch {} came instead of step {step} of epoch {}",
-                            fetched.epoch, start.epoch
-                        )));
-                    }
-                    let Making::Exact(assembly) = &mut self.making else { continue };
-                    assembly.give(fetched.rows)?;
-                }
+                Some(fetched) => self.take(fetched, &wanted)?,
             }
         }
+    }
+
+    /// Gives what was fetched to whoever puts it together.
+    fn take(&mut self, fetched: Fetched, wanted: &Wanted) -> Result<()> {
+        let Making::Exact(assembly) = &mut self.making else { return Ok(()) };
+        let sorted = self.pipeline.bucket.is_some();
+        let Wanted { start, step, from } = wanted;
+        let fetched = match fetched {
+            Fetched::Step(fetched) => fetched,
+            Fetched::EndOfEpoch(epoch) if sorted && epoch.0 == start.epoch => {
+                return assembly.end();
+            }
+            Fetched::EndOfEpoch(_) => return Ok(()),
+        };
+        // Steps of padding alone are made here.
+        if fetched.epoch.0 < start.epoch {
+            return Ok(());
+        }
+        let own = fetched.window.0 / self.options.world;
+        let number = match sorted {
+            true => (own, fetched.offset.0),
+            false => (own * self.windows.steps + fetched.offset.0, 0),
+        };
+        let here = (fetched.epoch.0, number);
+        if here == (start.epoch, (*step, *from)) {
+            return assembly.give(fetched.rows);
+        }
+        // How many batches a stretch gives is known when something else comes.
+        if sorted && (fetched.epoch.0, own) > (start.epoch, *step) && fetched.offset.0 == 0 {
+            self.pending = Some(fetched);
+            return assembly.end();
+        }
+        Err(Error::Internal(format!(
+            "step {number:?} of epoch {} came instead of step {:?} of epoch {}",
+            fetched.epoch,
+            (step, from),
+            start.epoch
+        )))
     }
 
     fn next_any(&mut self, patience: Duration) -> Result<Option<Next>> {
@@ -277,11 +307,16 @@ impl Remote {
     }
 
     /// How a client begins at one of its own steps.
-    fn begin_at(&self, start: &Position, step: u64) -> Result<Begin> {
-        let (steps, ranks) = (self.windows.steps, self.options.world);
-        let windows = windows_of_ranks(&self.pipeline, start, steps, ranks);
+    fn begin_at(&self, wanted: &Wanted) -> Result<Begin> {
+        let Wanted { start, step, from } = wanted;
+        let steps = self.windows.steps;
+        let windows = windows_of_ranks(&self.pipeline, start, steps, &self.options);
         let start = Start { epoch: Epoch(start.epoch), position: text_of(start)?, windows };
-        Ok(Begin::At { start, step })
+        let (own, offset) = match self.pipeline.bucket.is_some() {
+            true => (*step, *from),
+            false => (step / steps, step % steps),
+        };
+        Ok(Begin::At { start, own, offset: Offset(offset) })
     }
 
     fn connect(&self, begin: Begin) -> Result<Live> {
@@ -303,12 +338,15 @@ impl Remote {
         let consumer = ConsumerIndex(small(options.rank)?);
         let config = Config {
             patience: job.patience.as_millis() as u64,
+            rounds: options.rounds,
             ..Config::new(name, description, small(options.world)?, consumer, nonce)
         };
         let settings = Settings {
             dataset: self.dataset.clone(),
             seed: options.seed.0,
             with_index: options.with_index,
+            sorted: self.pipeline.bucket.is_some(),
+            rounds: options.rounds,
             memory: job.memory,
             stream: job.stream.clone(),
             finish: self.finish.clone(),
@@ -400,7 +438,7 @@ fn finisher(
     }))
 }
 
-fn check(job: &Job, options: &Options) -> Result<()> {
+fn check(pipeline: &Pipeline, job: &Job, options: &Options) -> Result<()> {
     if job.name.is_empty() || job.name.len() > 256 {
         return Err(Error::pipeline("job: give it a name of at most 256 letters"));
     }
@@ -415,6 +453,17 @@ fn check(job: &Job, options: &Options) -> Result<()> {
             "with order \"exact\" every sample is seen exactly once; other visitations go with order \
              \"any\"",
         ));
+    }
+    if pipeline.bucket.is_some() {
+        let wrong = match (job.order, &pipeline.policy, &job.local_from) {
+            (Order::Any, _, _) => "with order \"exact\" on a service",
+            (_, Policy::Skip { .. }, _) => "without on_error(\"skip\") on a service",
+            (_, _, Some(_)) => "without local_from on a service",
+            _ => "",
+        };
+        if !wrong.is_empty() {
+            return Err(Error::pipeline(format!("bucket goes {wrong}")));
+        }
     }
     if job.memory == 0 {
         return Err(Error::pipeline("memory=0; give at least one byte"));

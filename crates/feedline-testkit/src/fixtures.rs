@@ -91,6 +91,7 @@ impl Fixtures {
         this.lists();
         this.arrays();
         this.scans();
+        this.lengths();
         std::fs::create_dir(this.path("tmp")).expect("a folder can be made");
         this.names.push(("$TMP", this.text("tmp")));
         // The longest first, so that no name is taken for the beginning of another.
@@ -329,6 +330,28 @@ impl Fixtures {
         ] {
             self.names.push((name, self.text(folder)));
         }
+    }
+
+    /// Samples of several lengths: tokens, frames of two numbers of other lengths, and a label.
+    fn lengths(&mut self) {
+        use crate::volumes::{little, npy};
+        let lengths = [3, 1, 7, 2, 12, 4, 5, 0, 9, 2, 3, 6, 20, 1, 4, 8, 3, 2, 5, 11, 4, 3, 15];
+        for (number, length) in lengths.into_iter().enumerate() {
+            let tokens: Vec<u8> =
+                (0..length).flat_map(|at| (number as i32 * 100 + at).to_le_bytes()).collect();
+            let tokens = npy("<i4", false, &[length as usize], &tokens);
+            self.write(format!("lengths/{number:02}_t.npy"), &tokens);
+            let frames = 1 + number % 3;
+            let values: Vec<f32> = (0..2 * frames).map(|at| at as f32 + 0.5).collect();
+            let values = npy("<f4", false, &[frames, 2], &little(&values));
+            self.write(format!("lengths/{number:02}_f.npy"), &values);
+            let label = npy("<i8", false, &[], &(number as i64 % 6).to_le_bytes());
+            self.write(format!("lengths/{number:02}_y.npy"), &label);
+        }
+        let folder = self.text("lengths");
+        self.names.push(("$LENGTHS", folder));
+        let fields = r#"{"tokens":"*_t.npy","label":"*_y.npy"}"#;
+        self.names.push(("$TOKENS", fields.to_owned()));
     }
 
     fn name(&mut self, name: &'static str, fields: &[String]) {

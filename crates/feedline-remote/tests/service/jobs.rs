@@ -124,7 +124,7 @@ fn other_data_at_a_worker_is_the_error_if_no_other_worker_has_the_right_one() {
 
 fn npy(value: f64) -> Vec<u8> {
     let mut header = "{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }".to_owned();
-    while (10 + header.len() + 1) % 64 != 0 {
+    while !(10 + header.len() + 1).is_multiple_of(64) {
         header.push(' ');
     }
     header.push('\n');
@@ -159,4 +159,61 @@ fn nothing_is_left_of_a_run_that_was_dropped() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert!(threads() <= before, "{} threads, and there were {before}", threads());
+}
+
+/// Numbers of each length from 1 on, as `arrays` cannot have them: files of their own.
+fn sequences(folder: &std::path::Path, count: usize) {
+    for number in 0..count {
+        let length = 1 + number * 7 % 23;
+        let mut header =
+            format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({length},), }}");
+        while !(10 + header.len() + 1).is_multiple_of(64) {
+            header.push(' ');
+        }
+        header.push('\n');
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.bytes());
+        (0..length).for_each(|at| bytes.extend((at as f64).to_le_bytes()));
+        std::fs::write(folder.join(format!("{number:03}.npy")), bytes).unwrap();
+    }
+}
+
+#[test]
+fn batches_by_length_and_in_rounds_are_those_of_a_local_run() {
+    let folder = tempfile::tempdir().unwrap();
+    sequences(folder.path(), 60);
+    let fixtures = Fixtures::new();
+    let service = Service::new(2);
+    let path = folder.path().display();
+    let plan = format!("npy path={path} | shuffle | bucket boundaries=[6,12] size=3 stretch=25");
+    let pipeline = open(&plan, &fixtures).unwrap();
+    for rounds in [false, true] {
+        let name = service.name();
+        let options = |rank| feedline_engine::Options { rounds, ..options(rank, 3) };
+        std::thread::scope(|scope| {
+            for rank in 0..3 {
+                let job = job(&name, Order::Exact);
+                let run = service.start(&pipeline, &fixtures, None, job, options(rank));
+                let pipeline = &pipeline;
+                let options = options(rank);
+                scope.spawn(move || {
+                    let mut run = run.unwrap();
+                    let store: Arc<dyn Store> = Arc::new(LocalStore);
+                    let start = Position::default();
+                    let mut local =
+                        Run::start(Arc::clone(pipeline), store, start, options).unwrap();
+                    for step in 0..30 {
+                        let wanted = match local.next_within(PATIENCE).unwrap().unwrap() {
+                            Next::Batch(batch) => Some(batch),
+                            _ => None,
+                        };
+                        let found = next(&mut run).unwrap();
+                        assert_eq!(found, wanted, "rank {rank}, step {step}, rounds {rounds}");
+                        assert_eq!(run.position().unwrap(), local.position());
+                    }
+                });
+            }
+        });
+    }
 }

@@ -18,7 +18,7 @@ from ._core import (
 )
 from .dataset import Dataset
 from .loader import Loader, merge_states
-from .sources import arrays, files, from_plan, images, nifti, npy, range
+from .sources import arrays, arrow, files, from_plan, images, nifti, npy, range
 
 __all__ = [
     "Dataset",
@@ -30,6 +30,7 @@ __all__ = [
     "UnavailableError",
     "__version__",
     "arrays",
+    "arrow",
     "files",
     "from_plan",
     "images",

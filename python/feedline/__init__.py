@@ -18,6 +18,7 @@ from ._core import (
 )
 from .dataset import Dataset
 from .loader import Loader, merge_states
+from .saving import Saved
 from .sources import arrays, arrow, files, from_plan, images, nifti, npy, range
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Loader",
     "PipelineError",
     "RecordError",
+    "Saved",
     "SourceError",
     "StateError",
     "UnavailableError",

@@ -268,6 +268,8 @@ fn complete(shards: &Shards, folder: &Folder) -> Result<Table> {
     shards.quarantine(&skipped)?;
     table.complete = true;
     (table.rows, table.bytes, table.skipped) = (Some(rows), Some(bytes), Some(skipped));
-    folder.write_table(&table, true)?;
+    if folder.table()?.as_ref() != Some(&table) {
+        folder.write_table(&table, true)?;
+    }
     Ok(table)
 }

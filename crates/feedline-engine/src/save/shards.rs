@@ -116,14 +116,16 @@ impl Shards {
     ///
     /// If nothing was begun there, or the data is not what it was then.
     pub fn open(folder: &Path, store: Arc<dyn Store>, blobs: &Blobs) -> Result<Self> {
-        let folder = Folder::prepare(folder)?;
-        let table = folder.table()?.ok_or_else(|| {
-            Error::Source(format!("nothing is being saved in {}", folder.path().display()))
-        })?;
+        let nothing = || Error::Source(format!("nothing is being saved in {}", folder.display()));
+        if !folder.is_dir() {
+            return Err(nothing());
+        }
+        let there = Folder::prepare(folder)?;
+        let table = there.table()?.ok_or_else(nothing)?;
         let pipeline = Pipeline::open(&Plan::read(&table.plan)?, &*store, blobs)?;
         if pipeline.source.manifest() != table.manifest {
             return Err(other(
-                &folder,
+                &there,
                 "was made of other data: files were added, removed or changed",
             ));
         }

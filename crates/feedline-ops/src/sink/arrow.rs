@@ -23,12 +23,15 @@ use arrow_schema::{DataType, Field as Column, Schema};
 use feedline_core::{DType, Error, Field, Result, Spec, Tensor};
 use flatbuffers::FlatBufferBuilder;
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::sync::Arc;
 
 const ALIGNMENT: u64 = 64;
 /// Elements of a list in one record batch: offsets have 31 bits.
 const MOST_ELEMENTS: usize = i32::MAX as usize;
+
+/// Pieces that are written by one call at most; the system takes no more.
+const AT_ONCE: usize = 1024;
 
 /// How a field is stored.
 enum Form {
@@ -287,6 +290,32 @@ impl<W: Write> ArrowWriter<W> {
         Ok(())
     }
 
+    /// Writes many pieces, in as few calls as can be and without putting them together first.
+    fn put_all(&mut self, pieces: &[Piece<'_>]) -> Result<()> {
+        for pieces in pieces.chunks(AT_ONCE) {
+            let mut slices: Vec<IoSlice<'_>> =
+                pieces.iter().map(|piece| IoSlice::new(piece.bytes())).collect();
+            let mut left = &mut slices[..];
+            // Empty ones at the front would look like an end.
+            IoSlice::advance_slices(&mut left, 0);
+            while !left.is_empty() {
+                match self.out.write_vectored(left) {
+                    Ok(0) => {
+                        let error = io::Error::from(io::ErrorKind::WriteZero);
+                        return Err(unwritten(&self.what, error));
+                    }
+                    Ok(count) => {
+                        self.at += count as u64;
+                        IoSlice::advance_slices(&mut left, count);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(unwritten(&self.what, error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Fills up to the next multiple of 64 bytes.
     fn pad(&mut self) -> Result<()> {
         let missing = self.at.next_multiple_of(ALIGNMENT) - self.at;
@@ -426,9 +455,7 @@ impl<W: Write> ArrowWriter<W> {
         let metadata = self.message(builder.finished_data())?;
         self.blocks.push(Block::new(start as i64, metadata as i32, body.length as i64));
         for buffer in &body.buffers {
-            for piece in buffer {
-                self.put(piece.bytes())?;
-            }
+            self.put_all(buffer)?;
             self.pad()?;
         }
         self.rows += rows.len() as u64;

@@ -102,7 +102,7 @@ impl Table {
         let table: Self = serde_json::from_value(value).map_err(|error| none(error.to_string()))?;
         let Self { shards, shard_places, batch_places, places, .. } = table;
         let fits = shard_places > 0
-            && batch_places > 0
+            && (1..=1 << 24).contains(&batch_places)
             && shard_places.is_multiple_of(batch_places)
             && shards == places.div_ceil(shard_places).max(1)
             && shards < 1_000_000;
@@ -177,6 +177,7 @@ mod tests {
             Table { shard_places: 0, ..table() },
             Table { batch_places: 0, ..table() },
             Table { batch_places: 4, ..table() },
+            Table { batch_places: 1 << 40, shard_places: 1 << 40, shards: 1, ..table() },
             Table { places: u64::MAX, shards: u64::MAX.div_ceil(6), ..table() },
         ] {
             assert!(read(&wrong).unwrap_err().to_string().contains("t.json is no table"));

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int, int, int, int], None]
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     """What `Dataset.save` left in a folder."""
 
     folder: str
+    """Where it is."""
     rows: int
     """Rows of all files."""
     bytes: int

@@ -265,6 +265,10 @@ fn complete(shards: &Shards, folder: &Folder) -> Result<Table> {
         bytes += written.bytes;
         skipped.extend(written.skipped);
     }
+    // Shards that were there before count as well.
+    let all = Written { skipped, ..Written::default() };
+    check_skipped(shards, all.skipped.len() as u64, &all)?;
+    let skipped = all.skipped;
     shards.quarantine(&skipped)?;
     table.complete = true;
     (table.rows, table.bytes, table.skipped) = (Some(rows), Some(bytes), Some(skipped));

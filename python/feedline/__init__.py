@@ -19,8 +19,9 @@ from ._core import (
 )
 from .dataset import Dataset
 from .loader import Loader, merge_states
+from .saving import Saved
 from .service import Distributed, LocalCluster
-from .sources import arrays, files, from_plan, images, nifti, npy, range
+from .sources import arrays, arrow, files, from_plan, images, nifti, npy, range
 
 __all__ = [
     "Dataset",
@@ -29,12 +30,14 @@ __all__ = [
     "LocalCluster",
     "PipelineError",
     "RecordError",
+    "Saved",
     "ServiceError",
     "SourceError",
     "StateError",
     "UnavailableError",
     "__version__",
     "arrays",
+    "arrow",
     "files",
     "from_plan",
     "images",

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 __version__: str
@@ -51,6 +51,17 @@ class Pipeline:
     def check_options(self, given: dict[str, Any]) -> None: ...
     def explain(self, given: dict[str, Any]) -> tuple[str, str]: ...
     def sample(self, index: int, epoch: int, seed: int) -> dict[str, Any]: ...
+    def save(
+        self,
+        blobs: dict[str, Blob],
+        folder: str,
+        seed: int,
+        epoch: int,
+        shard: str | None,
+        rows: int | None,
+        given: dict[str, Any],
+        tell: Callable[[int, int, int, int, int], None] | None,
+    ) -> tuple[int, int, int, int, int, float]: ...
     def start_state(self, epoch: int, seed: int, rank: int, world: int) -> str: ...
     def check_state(self, state: str, seed: int, rank: int, world: int) -> int: ...
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .loader import Loader
+    from .saving import Saved
     from .service import Distributed
 
 Size = int | Sequence[int]
@@ -597,6 +598,40 @@ class Dataset:
             shared_memory=shared_memory,
             local_from=local_from,
             rounds=rounds,
+        )
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        shard: int | str | None = None,
+        rows: int | None = None,
+        threads: int | None = None,
+        memory: int | str | None = None,
+        progress: bool = True,
+    ) -> Saved:
+        """Computes an epoch and keeps its samples in a folder of Arrow files, which `fl.arrow` reads.
+
+        Files have about `shard` bytes (`"256MB"`, the default) or `rows` rows. A call that was
+        interrupted, by Ctrl-C or by a crash, is repeated: files that are there are not written again,
+        and a file that can be seen is whole. Several processes may save to one folder at once. The
+        rows of batches are saved one by one, without those that `drop_last` leaves out and without
+        padding. `progress` shows a line if stderr is a terminal.
+        """
+        from .saving import save
+
+        return save(
+            self,
+            folder,
+            seed=seed,
+            epoch=epoch,
+            shard=shard,
+            rows=rows,
+            threads=threads,
+            memory=memory,
+            progress=progress,
         )
 
     def __iter__(self) -> Iterator[Batch]:

@@ -61,14 +61,19 @@ impl PlanArg {
         }
     }
 
-    /// Reads the plan, checks it and opens its data.
-    pub(crate) fn open(&self) -> Result<Opened> {
+    /// Reads the plan with its large arguments, and finds the store of its data.
+    pub(crate) fn load(&self) -> Result<(Plan, Blobs, Arc<dyn Store>)> {
         let Given { plan, file } = self.read()?;
         let blobs = match &file {
             Some(file) => read_blobs(file)?,
             None => Blobs::new(),
         };
-        let store: Arc<dyn Store> = feedline_store::machine_store()?;
+        Ok((plan, blobs, feedline_store::machine_store()?))
+    }
+
+    /// Reads the plan, checks it and opens its data.
+    pub(crate) fn open(&self) -> Result<Opened> {
+        let (plan, blobs, store) = self.load()?;
         let pipeline = Pipeline::open(&plan, &*store, &blobs)?;
         Ok(Opened { pipeline: Arc::new(pipeline), store })
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!  check    is it right?            run      go through it        demo    see what Feedline does
 //!  explain  what will happen?       bench    how fast is it?      steps   what can be written?
-//!  peek     what comes out?
+//!  peek     what comes out?         save     keep what comes out
 //!
 //!  dispatcher  worker  cluster   run a service        status  top  job  journal   look after it
 //! ```
@@ -20,6 +20,7 @@ mod measure;
 mod output;
 mod peek;
 mod run;
+mod save;
 mod service;
 mod steps;
 
@@ -59,6 +60,8 @@ struct Cli {
 enum Command {
     /// Run a pipeline from end to end and say where the time went
     Run(run::Args),
+    /// Compute an epoch once and keep it as Arrow files, which `arrow` reads; goes on where it ended
+    Save(save::Args),
     /// Say what a run will do: which steps together, into which buffers, within which budgets
     Explain(explain::Args),
     /// Show the first samples that come out, and a contact sheet of their images
@@ -105,6 +108,7 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let output = Output::new(json);
     let result = match command {
         Command::Run(args) => run::run(&args, &output),
+        Command::Save(args) => save::run(&args, &output),
         Command::Explain(args) => explain::run(&args, &output),
         Command::Peek(args) => peek::run(&args, &output),
         Command::Bench(args) => bench::run(&args, &output),

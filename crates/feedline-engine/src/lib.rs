@@ -28,6 +28,7 @@ mod predict;
 mod ready;
 mod record;
 mod run;
+pub mod save;
 mod state;
 mod team;
 mod tracker;

@@ -129,7 +129,7 @@ mod tests {
     fn steps_say_what_they_take() {
         let batch = ask("batch");
         assert_eq!((batch.kind, batch.required), ("batch", vec!["size".to_owned()]));
-        assert_eq!(batch.optional, ["drop_last", "pad"]);
+        assert_eq!(batch.optional, ["drop_last", "pad", "pad_ragged", "value"]);
         assert_eq!((ask("range").kind, ask("shuffle").kind), ("source", "order"));
         assert_eq!((ask("layout").kind, ask("layout").required), ("sample", vec!["to".to_owned()]));
         assert_eq!(ask("on_error").kind, "policy");

@@ -133,11 +133,15 @@ impl ByLength {
             Some(Out::Failed(error)) => return Err(error),
         };
         let room = self.buckets.room(&round);
-        let rank = if options.rounds && !self.every_rank { options.rank } else { 0 };
-        if self.every_rank {
-            self.parts.extend((1..options.world).map(|rank| (round.clone().part(rank), room)));
-        }
-        let batch = make(&round.part(rank), room)?;
+        let rows = match (self.every_rank, options.rounds) {
+            (true, _) => {
+                self.parts.extend(round.parts().map(|rows| (rows, room)));
+                self.parts.pop_front().map_or(Vec::new(), |(rows, _)| rows)
+            }
+            (false, true) => round.part(options.rank),
+            (false, false) => round.rows,
+        };
+        let batch = make(&rows, room)?;
         self.delivered(stretch);
         Ok(Some((Piece::Batch(batch), skipped)))
     }

@@ -293,6 +293,15 @@ impl<T> Round<T> {
         self.rows.drain(..start);
         self.rows
     }
+
+    /// The parts of all ranks, in order.
+    pub fn parts(self) -> impl Iterator<Item = Vec<T>> {
+        let count = self.rows.len() as u64;
+        let (each, more) = (count / self.ranks, count % self.ranks);
+        let mut rows = self.rows.into_iter();
+        let size = move |rank: u64| (each + u64::from(rank < more)) as usize;
+        (0..self.ranks).map(move |rank| rows.by_ref().take(size(rank)).collect())
+    }
 }
 
 /// A sample that is held back: its number in the stretch, its length, and itself.
@@ -489,7 +498,9 @@ mod tests {
     fn a_round_has_a_batch_for_each_rank_of_about_the_same_size() {
         let parts = |count: usize, ranks: u64| -> Vec<Vec<usize>> {
             let round = Round { rows: (0..count).collect(), longest: 0, ranks };
-            (0..ranks).map(|rank| round.clone().part(rank)).collect()
+            let each: Vec<_> = (0..ranks).map(|rank| round.clone().part(rank)).collect();
+            assert_eq!(round.parts().collect::<Vec<_>>(), each);
+            each
         };
         assert_eq!(parts(6, 3), [[0, 1], [2, 3], [4, 5]]);
         assert_eq!(parts(5, 3), [vec![0, 1], vec![2, 3], vec![4]]);

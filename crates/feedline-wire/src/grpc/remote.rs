@@ -18,6 +18,7 @@ use crate::status::Status;
 use crate::{Reply, Request};
 use feedline_core::{Blobs, Tensor};
 use hyper_util::rt::TokioIo;
+use prost::Message;
 use std::future::Future;
 use std::io;
 use std::sync::mpsc;
@@ -120,7 +121,6 @@ impl Remote {
                 .connect_with_connector_lazy(connector);
             DispatcherClient::with_interceptor(channel, Headers)
                 .max_decoding_message_size(LONGEST_MESSAGE)
-                .max_encoding_message_size(LONGEST_MESSAGE)
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let (ending, ended) = mpsc::channel();
@@ -291,6 +291,16 @@ fn malformed(malformed: super::convert::Malformed) -> Failure {
     Failure::Invalid(malformed.to_string())
 }
 
+/// Whether a message is short enough to be sent.
+fn fits(what: &str, bytes: usize) -> Result<(), Failure> {
+    match bytes <= LONGEST_MESSAGE {
+        true => Ok(()),
+        false => Err(Failure::Invalid(format!(
+            "{what} takes {bytes} bytes, and messages have at most {LONGEST_MESSAGE}"
+        ))),
+    }
+}
+
 /// A blob in pieces, the first of which names it.
 fn chunks(name: String, tensor: Tensor) -> impl Iterator<Item = proto::Chunk> + Send {
     let (line, offsets) = {
@@ -349,6 +359,7 @@ impl Drop for Remote {
 impl Control for Remote {
     fn ask(&self, request: &Request, patience: Duration) -> Result<Reply, Failure> {
         let call = Call::from(request);
+        fits("the request", call.encoded_len())?;
         let reply = self.call(patience, move |mut client, left| {
             let call = call.clone();
             async move {
@@ -369,6 +380,7 @@ impl Control for Remote {
 
     fn register(&self, dataset: &Dataset, blobs: &Blobs) -> Result<DatasetId, Failure> {
         let message = proto::Dataset::from(dataset);
+        fits("the plan and the names of its blobs", message.encoded_len())?;
         for _ in 0..3 {
             let message = message.clone();
             let registered =
@@ -417,6 +429,7 @@ impl Control for Remote {
 
     fn beat(&self, beat: &Beat) -> Result<Orders, Failure> {
         let message = proto::BeatRequest::from(beat);
+        fits("the beat", message.encoded_len())?;
         let orders = self.call(PATIENCE / 2, move |mut client, left| {
             let request = timed(message.clone(), left);
             async move { client.beat(request).await.map(tonic::Response::into_inner) }

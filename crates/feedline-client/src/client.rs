@@ -93,6 +93,14 @@ pub enum Begin {
         /// Names the merged state: the same for all clients.
         hash: String,
     },
+    /// With order exact: at this step of this client's own, whatever the others do. Its windows follow
+    /// by arithmetic, so the dispatcher only has to know the job.
+    At {
+        /// What the windows are cut from.
+        start: Start,
+        /// The step.
+        step: u64,
+    },
 }
 
 /// What a client wants done.
@@ -279,8 +287,7 @@ impl<B> Client<B> {
             return None;
         }
         let stall = self.config.stall();
-        let fetches = self.held.values().filter_map(|held| held.asked);
-        let fetches = fetches.map(|asked| asked.since + stall).min();
+        let fetches = self.held.values().filter_map(|held| held.gives_up_at(stall)).min();
         let pending =
             self.pending.as_ref().map(|pending| pending.sent + self.config.request_timeout);
         let asks = match self.pending {
@@ -288,7 +295,8 @@ impl<B> Client<B> {
             _ => None,
         };
         let report = self.reported + self.config.report;
-        let report = (self.phase == Phase::Running && self.pending.is_none()).then_some(report);
+        let reports = self.phase == Phase::Running && !self.keeps_its_own();
+        let report = (reports && self.pending.is_none()).then_some(report);
         let patience = self.waiting.map(|since| since.max(self.news) + self.config.patience);
         let workers = self.workers.ready_at(now);
         [fetches, pending, asks, report, patience, workers].into_iter().flatten().min()
@@ -308,6 +316,45 @@ impl<B> Client<B> {
     /// Fetches take longer or shorter than was thought.
     pub fn set_fetch_p99(&mut self, p99: Millis) {
         self.config.fetch_p99 = p99;
+    }
+
+    /// More or fewer steps and windows are held ahead from now on.
+    pub fn set_ahead(&mut self, steps: u64, windows: usize) {
+        (self.config.steps_ahead, self.config.windows_ahead) = (steps.max(1), windows.max(1));
+        self.config.steps_per_fetch = (steps / 4).max(1);
+    }
+
+    /// Steps that are here and were not handed over.
+    #[must_use]
+    pub fn buffered(&self) -> u64 {
+        self.held.values().map(|held| held.buffer.len() as u64).sum()
+    }
+
+    /// The job, once the dispatcher has named it.
+    #[must_use]
+    pub fn job(&self) -> JobId {
+        self.seat.job
+    }
+
+    /// Which client of the job this is.
+    #[must_use]
+    pub fn consumer(&self) -> ConsumerIndex {
+        self.config.consumer
+    }
+
+    /// What the windows of an epoch are cut from, and how.
+    #[must_use]
+    pub fn cut_of(&self, epoch: Epoch) -> (&str, Windows) {
+        match epoch == self.start.epoch {
+            true => (&self.start.position, self.start.windows),
+            false => ("", self.config.description.windows),
+        }
+    }
+
+    /// The epoch that the trainer is in.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.cursor.epoch
     }
 
     /// The connection to a worker is gone.
@@ -416,6 +463,10 @@ impl<B> Client<B> {
         (self.seat.job, self.seat.ticket) = (job, ticket);
         match &self.begin {
             Begin::Restore { .. } => self.phase = Phase::Restoring,
+            Begin::At { start, step } => {
+                let (start, step) = (start.clone(), *step);
+                self.begin_at(start, step);
+            }
             Begin::Fresh => self.begin_life(life, None),
             Begin::Resume(checkpoint) if checkpoint.cursor.job != job => {
                 let (name, saved) = (self.config.name.clone(), checkpoint.cursor.job);
@@ -426,6 +477,24 @@ impl<B> Client<B> {
                 self.begin_life(life, Some(cursor));
             }
         }
+    }
+
+    fn begin_at(&mut self, start: Start, step: u64) {
+        let (consumers, order) = (self.config.consumers, self.config.description.order);
+        if order == Order::Any {
+            let what = "with order any, windows are dealt by the dispatcher; restore instead";
+            self.fail(Error::Refused(Refusal::Mismatch(what.into())));
+            return;
+        }
+        self.cursor = Cursor::new(&self.seat, consumers, order, start.epoch);
+        let steps = start.windows.steps.max(1);
+        self.cursor.used_up = step / steps;
+        self.cursor.floor.0 += self.cursor.used_up * u64::from(consumers);
+        if !step.is_multiple_of(steps) {
+            self.cursor.open.insert(self.cursor.floor, Offset(step % steps));
+        }
+        self.start = start;
+        self.phase = Phase::Running;
     }
 
     fn begin_life(&mut self, life: Life, cursor: Option<Cursor>) {
@@ -514,10 +583,7 @@ impl<B> Client<B> {
     }
 
     fn windows(&self) -> Windows {
-        match self.cursor.epoch == self.start.epoch {
-            true => self.start.windows,
-            false => self.config.description.windows,
-        }
+        self.cut_of(self.cursor.epoch).1
     }
 
     fn use_given(&mut self) {
@@ -549,6 +615,11 @@ impl<B> Client<B> {
         if self.cursor.order == Order::Exact {
             self.finish_if_used_up(self.cursor.floor);
         }
+    }
+
+    /// Whether the dispatcher is not concerned with what is used.
+    fn keeps_its_own(&self) -> bool {
+        matches!(self.begin, Begin::At { .. })
     }
 
     fn wants_windows(&self) -> bool {
@@ -602,10 +673,12 @@ impl<B> Client<B> {
     fn give_up_slow_workers(&mut self, now: Millis) {
         let stall = self.config.stall();
         for held in self.held.values_mut() {
-            if let Some(asked) = held.asked.filter(|asked| now >= asked.since + stall) {
+            let late = held.gives_up_at(stall).is_some_and(|at| now >= at);
+            if let Some(asked) = held.asked.filter(|_| late) {
                 self.workers.failed(now, asked.worker, stall);
                 held.asked = None;
                 held.failures += 1;
+                held.late += 1;
             }
         }
     }
@@ -619,7 +692,8 @@ impl<B> Client<B> {
             if held.asked.is_some() || held.is_complete() || full {
                 continue;
             }
-            let number = window.0 + u64::from(held.failures) + u64::from(self.config.consumer.0);
+            // The same for all jobs: those that compute the same thing meet at one worker.
+            let number = window.0 + u64::from(held.failures);
             let Some(worker) = self.workers.choose(now, number) else { return };
             let (from, most) = (held.expected(), self.config.steps_per_fetch.max(1));
             held.asked = Some(Asked { worker, since: now, until: from + most });
@@ -718,6 +792,7 @@ impl<B> Client<B> {
                 want: self.config.windows_ahead.saturating_sub(self.held.len()).max(1) as u32,
                 cursor: self.cursor.clone(),
             },
+            Phase::Running if self.keeps_its_own() => return,
             Phase::Running if now >= self.reported + self.config.report => {
                 Request::Commit { seat: self.seat, cursor: self.cursor.clone() }
             }
@@ -875,10 +950,32 @@ mod tests {
         client.tick(1_200);
         assert_eq!(fetches(&actions(&mut client)), [(ONE, 0, 1)]);
         client.set_fetch_p99(2_000);
-        client.tick(7_199);
-        assert_eq!(fetches(&actions(&mut client)), [], "three times what is usual");
-        client.tick(7_200);
+        client.tick(13_199);
+        assert_eq!(fetches(&actions(&mut client)), [], "twice three times what is usual");
+        client.tick(13_200);
         assert_eq!(fetches(&actions(&mut client)), [(TWO, 0, 1)]);
+    }
+
+    #[test]
+    fn in_exact_order_a_client_can_begin_at_any_step_of_its_own() {
+        let windows = Windows { count: 6, steps: 2, last: 2 };
+        let start = Start { epoch: Epoch(4), position: "rest".into(), windows };
+        let begin = Begin::At { start: start.clone(), step: 3 };
+        let mut client: Client<u64> = Client::new(config(Order::Exact), begin.clone(), 0);
+        let (sequence, _) = sent(&mut client);
+        client.workers(0, &[ONE]);
+        let opened = Reply::Opened { job: JobId(1), ticket: Ticket(3), life: life() };
+        client.reply(0, sequence, opened.clone());
+        assert!(client.is_attached() && client.start() == &start);
+        assert_eq!(fetches(&actions(&mut client)), [(ONE, 2, 1), (ONE, 4, 0)]);
+        client.tick(100_000);
+        let said = actions(&mut client);
+        assert!(!said.iter().any(|one| matches!(one, Action::Send { .. })), "nobody is told");
+        let mut dealt: Client<u64> = Client::new(config(Order::Any), begin, 0);
+        let (sequence, _) = sent(&mut dealt);
+        dealt.reply(0, sequence, opened);
+        let said = actions(&mut dealt);
+        assert!(matches!(&said[..], [Action::Fail(Error::Refused(_))]), "{said:?}");
     }
 
     #[test]

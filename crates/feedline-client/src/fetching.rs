@@ -15,6 +15,8 @@ pub(crate) struct Held<B> {
     pub asked: Option<Asked>,
     /// Workers that failed to deliver.
     pub failures: u32,
+    /// Those among them that took too long.
+    pub late: u32,
 }
 
 /// A worker that was asked for steps.
@@ -29,7 +31,14 @@ pub(crate) struct Asked {
 
 impl<B> Held<B> {
     pub(crate) fn new(from: Offset) -> Self {
-        Self { delivered: from.0, buffer: VecDeque::new(), end: None, asked: None, failures: 0 }
+        Self {
+            delivered: from.0,
+            buffer: VecDeque::new(),
+            end: None,
+            asked: None,
+            failures: 0,
+            late: 0,
+        }
     }
 
     /// The offset at which data is accepted.
@@ -39,6 +48,13 @@ impl<B> Held<B> {
 
     pub(crate) fn is_complete(&self) -> bool {
         self.end.is_some_and(|end| self.expected() >= end)
+    }
+
+    /// When the worker that was asked is given up for another. Each time doubles the patience: if all
+    /// are slow, one of them has to be waited for.
+    pub(crate) fn gives_up_at(&self, stall: Millis) -> Option<Millis> {
+        let patience = stall.saturating_mul(1 << self.late.min(8));
+        self.asked.map(|asked| asked.since.saturating_add(patience))
     }
 
     /// Steps that were asked for and have not come.

@@ -11,10 +11,14 @@
 //! what is to be done comes out as [`Action`]s. It owns the cursor: what the trainer has *used*. That
 //! is what a [`Checkpoint`] holds, and what the dispatcher is told. What was fetched ahead is nobody's
 //! business: it can be fetched again, from any worker, at any offset, and is the same.
+//!
+//! [`Live`] runs that core on threads, against a real dispatcher and real workers.
 
 mod checkpoint;
 mod client;
 mod fetching;
+mod live;
 
 pub use checkpoint::{Checkpoint, Merged, merge_checkpoints};
 pub use client::{Action, Begin, Client, Config, Error};
+pub use live::{Live, Next, Settings, Step, Totals};

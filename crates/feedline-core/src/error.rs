@@ -39,6 +39,9 @@ pub enum Error {
     /// A saved state does not belong to this run; its holder picks another one or starts afresh.
     #[error("state does not fit: {0}")]
     State(String),
+    /// The service cannot go on by itself: someone has to restore, to release, or to give access.
+    #[error("{0}")]
+    Service(String),
     /// More bad records than the pipeline allows.
     #[error("{0}")]
     Budget(String),

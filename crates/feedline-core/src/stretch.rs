@@ -26,6 +26,15 @@ pub enum Rows {
 }
 
 impl Rows {
+    /// Number of rows that hold a sample.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Batch(batch) => batch.rows,
+            Self::Some { good, .. } => good.len(),
+        }
+    }
+
     /// Bytes of all values.
     #[must_use]
     pub fn bytes(&self) -> usize {

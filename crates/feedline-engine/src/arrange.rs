@@ -216,16 +216,10 @@ impl Arranger {
     }
 
     fn skip(&mut self, epoch: u64, error: Error) -> Result<()> {
-        let Policy::Skip { count, share, file } = &self.pipeline.policy else { return Err(error) };
-        if !error.is_record() {
-            return Err(error);
-        }
-        self.skipped += 1;
-        self.left_out += 1;
-        if let Some(path) = file {
-            quarantine(path, epoch, &error)?;
-        }
-        plain::check_budget(self.skipped, *count, *share, self.pipeline.length(), &error)
+        let before = self.skipped;
+        let left_out = leave_out(&self.pipeline, epoch, &mut self.skipped, error);
+        self.left_out += self.skipped - before;
+        left_out
     }
 
     /// A batch of rows that flow together, if enough wait; at the end of the epoch, of what is left.
@@ -348,6 +342,28 @@ fn batches_before(pipeline: &Pipeline, position: &Position, options: &Options) -
                 .into(),
         )),
     }
+}
+
+/// Leaves a bad sample out, if the pipeline allows that: counts it and writes it down.
+///
+/// # Errors
+///
+/// If it does not.
+pub(crate) fn leave_out(
+    pipeline: &Pipeline,
+    epoch: u64,
+    skipped: &mut u64,
+    error: Error,
+) -> Result<()> {
+    let Policy::Skip { count, share, file } = &pipeline.policy else { return Err(error) };
+    if !error.is_record() {
+        return Err(error);
+    }
+    *skipped += 1;
+    if let Some(path) = file {
+        quarantine(path, epoch, &error)?;
+    }
+    plain::check_budget(*skipped, *count, *share, pipeline.length(), &error)
 }
 
 /// Appends one line about a bad sample.

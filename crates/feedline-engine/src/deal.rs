@@ -206,6 +206,12 @@ pub(crate) fn end_stretch(pipeline: &Pipeline, position: &Position, world: u64) 
     }
 }
 
+/// How many stretches are left from `start`, for `world` ranks together.
+#[must_use]
+pub fn stretches_left(pipeline: &Pipeline, start: &Position, world: u64) -> u64 {
+    end_stretch(pipeline, start, world.max(1))
+}
+
 /// How many steps rank `rank` of `world` has left from `position` to the end of its epoch.
 #[must_use]
 pub fn steps_left(pipeline: &Pipeline, position: &Position, rank: u64, world: u64) -> Steps {

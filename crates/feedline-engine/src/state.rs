@@ -118,6 +118,31 @@ impl State {
         self.counted && self.position.at.is_none() && self.position.batches == 0
     }
 
+    /// The same pipeline, data and seed at another position, for all ranks.
+    #[must_use]
+    pub fn at(&self, position: Position) -> Self {
+        Self { position, rank: 0, world: 1, ..self.clone() }
+    }
+
+    /// Whether both belong to the same pipeline, data and seed.
+    #[must_use]
+    pub fn is_of(&self, other: &Self) -> bool {
+        let same = Position::default();
+        self.at(same.clone()) == other.at(same)
+    }
+
+    /// Places in a stretch.
+    #[must_use]
+    pub fn stretch(&self) -> u64 {
+        self.stretch
+    }
+
+    /// Places in an epoch.
+    #[must_use]
+    pub fn places(&self) -> u64 {
+        self.places
+    }
+
     /// The epoch it stands in.
     #[must_use]
     pub fn epoch(&self) -> u64 {

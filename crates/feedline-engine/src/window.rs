@@ -6,7 +6,7 @@
 
 use crate::arrange::whole_batch;
 use crate::run::{Head, Run};
-use crate::{Delivery, Options, Team};
+use crate::{Delivery, Options, Stats, Team};
 use feedline_core::{Error, Pool, Position, Result, Rows, Store, Stretch};
 use feedline_ops::Pipeline;
 use std::sync::Arc;
@@ -105,5 +105,11 @@ impl WindowRun {
         let step = self.step;
         self.step += 1;
         Ok(Progress::Stretch(Stretch { step, rows }))
+    }
+
+    /// What it did so far, and where its time went.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.run.stats()
     }
 }

@@ -17,6 +17,6 @@ pub mod volumes;
 
 pub use fixtures::{Fixtures, encode_jpeg, encode_with, pixels};
 pub use laws::{Outcome, assert_laws, assert_laws_within, engine_epoch, open, places, plain_epoch};
-pub use script::{run_script, scripts_in};
+pub use script::{plans_in, run_script, scripts_in};
 pub use show::{show_batch, show_tensor};
 pub use stores::{CountingStore, FailingStore, SlowStore};

@@ -85,6 +85,20 @@ pub fn run_script(path: &Path, fixtures: &Fixtures) {
     assert!(wrong.is_empty(), "{}:{wrong}", path.display());
 }
 
+/// The pipelines of all scripts in a folder.
+///
+/// # Panics
+///
+/// If a script cannot be read.
+#[must_use]
+pub fn plans_in(folder: &Path) -> Vec<String> {
+    let cases = scripts_in(folder).into_iter().flat_map(|(_, path)| {
+        let text = std::fs::read_to_string(&path).expect("the script can be read");
+        parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    });
+    cases.map(|case| case.plan).collect()
+}
+
 fn parse(text: &str) -> Result<Vec<Case>, String> {
     let mut cases = Vec::new();
     for block in text.split("\n\n").filter(|block| !block.trim().is_empty()) {

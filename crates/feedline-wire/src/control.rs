@@ -215,6 +215,9 @@ pub trait Control: Send + Sync {
     ///
     /// If there is no answer.
     fn report(&self, report: &Report) -> Result<(), Failure>;
+
+    /// Lets whoever waits for an answer go. Nothing can be asked after that.
+    fn close(&self) {}
 }
 
 #[cfg(test)]

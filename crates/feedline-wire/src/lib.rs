@@ -51,6 +51,7 @@
 //! - [`compress`]: making payloads smaller, where that pays.
 //! - [`stream`]: the two ends of a connection.
 
+mod ask;
 #[cfg(feature = "grpc")]
 pub mod blob;
 mod bytes;
@@ -68,6 +69,7 @@ pub mod status;
 pub mod stream;
 pub mod stretch;
 
+pub use ask::Ask;
 pub use cursor::{Cursor, Used};
 pub use merge::{Left, MergeError, Piece, merge};
 pub use protocol::*;

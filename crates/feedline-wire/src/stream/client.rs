@@ -207,6 +207,12 @@ impl Client {
         lock(&self.shared.queue).lost.is_none()
     }
 
+    /// Whether the next stretch can be had without waiting or locking.
+    #[must_use]
+    pub fn is_more_here(&self) -> bool {
+        !self.taken.is_empty()
+    }
+
     /// Asks for something. What was asked before and has not come yet will not come.
     ///
     /// # Errors

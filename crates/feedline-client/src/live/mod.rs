@@ -1,0 +1,448 @@
+//! The client on real threads: its core, the dispatcher's answers, and a stream for each window.
+//!
+//! ```text
+//!  trainer ── next_within ──► ┌──────┐ ◄── control: requests, reports ──► dispatcher
+//!                             │ core │ ◄── roster: who is there ────────► dispatcher
+//!                             │      │ ◄── fetching: one thread a stream ► workers
+//!                             └──────┘ ◄── ticking: time
+//! ```
+//!
+//! The core decides, under one lock; threads only carry. A window's stream goes on for as long as
+//! the core asks the same worker for what comes next, and waits while it does not ask.
+
+mod carrying;
+mod fetching;
+
+use crate::{Action, Begin, Checkpoint, Client, Config, Error as CoreError};
+use carrying::{meet, speak, tick};
+use feedline_core::{Error, Pool, Result, Rows};
+use feedline_wire::control::{Control, DatasetId, Report, Worker, WorkerKey};
+use feedline_wire::stream::ClientOptions;
+use feedline_wire::{
+    Ask, Epoch, Fetch, JobId, Millis, Offset, Order, Refusal, Request, Start, Window, WorkerId,
+};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What is fetched, and with how much memory.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What workers compute.
+    pub dataset: DatasetId,
+    /// The seed of all random choices.
+    pub seed: u64,
+    /// Whether batches carry the indices of their samples.
+    pub with_index: bool,
+    /// Bytes that may be received and not used.
+    pub memory: usize,
+    /// How connections to workers behave.
+    pub stream: ClientOptions,
+}
+
+/// What one of the threads does until the client ends.
+type Carrier = fn(&Arc<Shared>);
+
+/// What the trainer gets.
+#[derive(Debug)]
+pub enum Next {
+    /// One more step.
+    Step(Step),
+    /// The epoch has ended; asking again begins the next.
+    EndOfEpoch(Epoch),
+}
+
+/// A step of an epoch.
+#[derive(Debug)]
+pub struct Step {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The window.
+    pub window: Window,
+    /// Its place in the window.
+    pub offset: Offset,
+    /// What it holds.
+    pub rows: Rows,
+}
+
+/// What a client has done since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Steps handed over.
+    pub steps: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// For how long the trainer has waited.
+    pub waited: Duration,
+    /// Steps that are here and were not handed over.
+    pub buffered: u64,
+    /// Workers that can be reached.
+    pub workers: usize,
+    /// Streams that broke and were begun again elsewhere.
+    pub failures: u64,
+}
+
+/// A client that runs.
+pub struct Live {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    settings: Settings,
+    control: Arc<dyn Control>,
+    begun: Instant,
+    closing: AtomicBool,
+    inner: Mutex<Inner>,
+    /// Something is there for the trainer.
+    arrived: Condvar,
+    /// Something changed for a stream, or there is another one to be served.
+    changed: Condvar,
+    /// There is something to say to the dispatcher.
+    speak: Condvar,
+    /// Where payloads are received.
+    pool: Pool,
+}
+
+struct Inner {
+    client: Client<Result<Rows>>,
+    order: Order,
+    consumers: u32,
+    /// Whether the core knows that the trainer waits.
+    asked: bool,
+    /// What the trainer is to get.
+    outbox: VecDeque<Action<Result<Rows>>>,
+    /// What the dispatcher is to be asked.
+    request: Option<(u64, Request)>,
+    workers: BTreeMap<WorkerId, Reachable>,
+    numbers: HashMap<WorkerKey, WorkerId>,
+    /// What is streamed, by epoch and window.
+    streams: HashMap<(Epoch, Window), Stream>,
+    opened: u64,
+    /// Why workers that answered did not deliver.
+    refusals: BTreeMap<WorkerId, Error>,
+    /// The last trouble with any worker, for whoever waits in vain.
+    trouble: Option<String>,
+    /// What nobody can mend by waiting.
+    failed: Option<Error>,
+    totals: Totals,
+    /// Bytes and steps that came, to tell how large a step is.
+    came: (u64, u64),
+    /// How long a step takes that is waited for, at most, nearly always.
+    slow: f64,
+    fetchers: Vec<JoinHandle<()>>,
+}
+
+/// A worker, and what it is still to be asked for.
+struct Reachable {
+    worker: Worker,
+    queue: VecDeque<(Epoch, Window, u64)>,
+    idle: usize,
+}
+
+/// A window that is being fetched.
+struct Stream {
+    number: u64,
+    worker: WorkerId,
+    fetch: Fetch,
+    /// The next offset that comes, and the one before which to stop.
+    next: u64,
+    until: u64,
+    since: Instant,
+}
+
+impl Live {
+    /// Begins.
+    ///
+    /// # Errors
+    ///
+    /// If no thread can be started.
+    pub fn start(
+        control: Arc<dyn Control>,
+        settings: Settings,
+        config: Config,
+        begin: Begin,
+    ) -> Result<Self> {
+        let (order, consumers) = (config.description.order, config.consumers);
+        let inner = Inner {
+            client: Client::new(config, begin, 0),
+            order,
+            consumers,
+            asked: false,
+            outbox: VecDeque::new(),
+            request: None,
+            workers: BTreeMap::new(),
+            numbers: HashMap::new(),
+            streams: HashMap::new(),
+            opened: 0,
+            refusals: BTreeMap::new(),
+            trouble: None,
+            failed: None,
+            totals: Totals::default(),
+            came: (0, 0),
+            slow: 0.0,
+            fetchers: Vec::new(),
+        };
+        let pool = Pool::new(settings.memory);
+        let shared = Arc::new(Shared {
+            settings,
+            control,
+            begun: Instant::now(),
+            closing: AtomicBool::new(false),
+            inner: Mutex::new(inner),
+            arrived: Condvar::new(),
+            changed: Condvar::new(),
+            speak: Condvar::new(),
+            pool,
+        });
+        let mut live = Self { shared, threads: Vec::new() };
+        let carriers: [(&str, Carrier); 3] =
+            [("client-control", speak), ("client-roster", meet), ("client-tick", tick)];
+        for (name, carry) in carriers {
+            let shared = Arc::clone(&live.shared);
+            let thread = std::thread::Builder::new().name(name.into());
+            let thread = thread.spawn(move || carry(&shared));
+            live.threads.push(thread.map_err(|error| Error::unavailable("a thread", error))?);
+        }
+        let mut inner = live.shared.lock();
+        live.shared.pump(&mut inner);
+        drop(inner);
+        Ok(live)
+    }
+
+    /// Waits for the next step or the end of the epoch, at most for so long. The step before counts
+    /// as used from now on.
+    ///
+    /// # Errors
+    ///
+    /// If the pipeline fails, or the service cannot go on.
+    pub fn next_within(&self, patience: Duration) -> Result<Option<Next>> {
+        let shared = &self.shared;
+        let started = Instant::now();
+        let mut inner = shared.lock();
+        if !inner.asked {
+            inner.asked = true;
+            let now = shared.now();
+            inner.client.next(now);
+            shared.pump(&mut inner);
+        }
+        loop {
+            if let Some(error) = &inner.failed {
+                return Err(error.clone());
+            }
+            if let Some(out) = inner.outbox.pop_front() {
+                inner.asked = false;
+                inner.totals.waited += started.elapsed();
+                return inner.hand_over(out).map(Some);
+            }
+            let left = patience.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                inner.totals.waited += started.elapsed();
+                return Ok(None);
+            }
+            let waited = shared.arrived.wait_timeout(inner, left);
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Where the trainer stands, of which its last step is a part; `None` before the dispatcher has
+    /// answered.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<Checkpoint> {
+        self.shared.lock().client.checkpoint()
+    }
+
+    /// Where the incarnation began that this client belongs to.
+    #[must_use]
+    pub fn start_of_life(&self) -> Start {
+        self.shared.lock().client.start().clone()
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let inner = self.shared.lock();
+        Totals { buffered: inner.client.buffered(), workers: inner.workers.len(), ..inner.totals }
+    }
+
+    /// For how long it has been there.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.shared.begun.elapsed()
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        self.shared.control.close();
+        // Whoever is about to wait looks at `closing` under this lock.
+        let fetchers = std::mem::take(&mut self.shared.lock().fetchers);
+        self.shared.changed.notify_all();
+        self.shared.speak.notify_all();
+        for thread in self.threads.drain(..).chain(fetchers) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Millis {
+        self.begun.elapsed().as_millis() as Millis
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    /// Does what the core wants done.
+    fn pump(self: &Arc<Self>, inner: &mut Inner) {
+        while let Some(action) = inner.client.action() {
+            match action {
+                Action::Send { sequence, request } => {
+                    inner.request = Some((sequence, request));
+                    self.speak.notify_one();
+                }
+                Action::Fetch { worker, fetch } => {
+                    inner.fetch(worker, fetch);
+                    self.changed.notify_all();
+                }
+                out @ (Action::Deliver { .. } | Action::EndOfEpoch(_) | Action::Fail(_)) => {
+                    inner.outbox.push_back(out);
+                    self.arrived.notify_one();
+                }
+            }
+        }
+        fetching::staff(self, inner);
+    }
+
+    fn report(&self, inner: &Inner) -> Option<Report> {
+        let job = inner.client.job();
+        let Totals { steps, samples, bytes, waited, .. } = inner.totals;
+        (job != JobId(0)).then(|| Report {
+            job,
+            consumer: inner.client.consumer(),
+            epoch: inner.client.epoch().0,
+            steps,
+            samples,
+            bytes,
+            waited: waited.as_micros() as u64,
+            elapsed: self.begun.elapsed().as_micros() as u64,
+            buffered: inner.client.buffered(),
+        })
+    }
+
+    /// What a worker is asked for so that a window comes from an offset on.
+    fn ask(&self, inner: &Inner, fetch: &Fetch) -> Ask {
+        let (start, windows) = inner.client.cut_of(fetch.epoch);
+        let (window, from) = (fetch.window.0, fetch.from.0);
+        let (rank, world, block, steps) = match inner.order {
+            Order::Any => (0, 1, window, windows.steps_of(fetch.window)),
+            // Where a rank has fewer steps, the worker ends the window earlier.
+            Order::Exact => {
+                let world = u64::from(inner.consumers);
+                (window % world, world, window / world, windows.steps)
+            }
+        };
+        Ask {
+            job: fetch.job,
+            dataset: self.settings.dataset.clone(),
+            seed: self.settings.seed,
+            epoch: fetch.epoch.0,
+            start: start.to_owned(),
+            rank,
+            world,
+            first: block.saturating_mul(windows.steps).saturating_add(from),
+            steps: steps.saturating_sub(from),
+            with_index: self.settings.with_index,
+        }
+    }
+}
+
+impl Inner {
+    /// Takes up a fetch: lets the stream go on that stands there, or begins another.
+    fn fetch(&mut self, worker: WorkerId, fetch: Fetch) {
+        let until = fetch.from.0.saturating_add(fetch.most);
+        let key = (fetch.epoch, fetch.window);
+        if let Some(stream) = self.streams.get_mut(&key)
+            && stream.worker == worker
+            && stream.fetch.incarnation == fetch.incarnation
+            && stream.next == fetch.from.0
+        {
+            (stream.until, stream.since) = (until, Instant::now());
+            return;
+        }
+        self.opened += 1;
+        let (number, next, since) = (self.opened, fetch.from.0, Instant::now());
+        if self.streams.insert(key, Stream { number, worker, fetch, next, until, since }).is_some()
+        {
+            self.totals.failures += 1;
+        }
+        if let Some(reachable) = self.workers.get_mut(&worker) {
+            reachable.queue.push_back((fetch.epoch, fetch.window, number));
+        }
+    }
+
+    /// How much may be held ahead, by what steps have turned out to weigh.
+    fn settle_ahead(&mut self, memory: usize) {
+        let (bytes, steps) = self.came;
+        let each = bytes.checked_div(steps).unwrap_or(1 << 20).max(64);
+        let ahead = (memory as u64 / each).clamp(2, 1 << 16);
+        self.client.set_ahead(ahead, (self.workers.len() * 2).clamp(2, 48));
+    }
+
+    fn hand_over(&mut self, out: Action<Result<Rows>>) -> Result<Next> {
+        match out {
+            Action::Deliver { batch, epoch, window, offset } => {
+                let rows = match batch {
+                    Ok(rows) => rows,
+                    Err(error) => {
+                        self.failed = Some(error.clone());
+                        return Err(error);
+                    }
+                };
+                self.totals.steps += 1;
+                self.totals.samples += rows.count() as u64;
+                self.totals.bytes += rows.bytes() as u64;
+                Ok(Next::Step(Step { epoch, window, offset, rows }))
+            }
+            Action::EndOfEpoch(epoch) => Ok(Next::EndOfEpoch(epoch)),
+            Action::Fail(error) => {
+                let last = error.is_final();
+                let error = explained(error, self.trouble.as_deref());
+                if last {
+                    self.failed = Some(error.clone());
+                }
+                Err(error)
+            }
+            Action::Send { .. } | Action::Fetch { .. } => {
+                Err(Error::Internal("the trainer was given what is not its".into()))
+            }
+        }
+    }
+}
+
+/// What the trainer is told.
+fn explained(error: CoreError, trouble: Option<&str>) -> Error {
+    match error {
+        CoreError::NoAnswer { what, waited } => {
+            let last = trouble.map_or(String::new(), |trouble| format!("; last: {trouble}"));
+            let message = format!("no batch for {} s{last}", waited / 1000);
+            Error::unavailable(what, io::Error::new(io::ErrorKind::TimedOut, message))
+        }
+        CoreError::Refused(refusal @ (Refusal::Mismatch(_) | Refusal::RewoundTooFar { .. }))
+        | CoreError::Refused(refusal @ Refusal::NotYours { .. }) => {
+            Error::State(refusal.to_string())
+        }
+        other => Error::Service(other.to_string()),
+    }
+}

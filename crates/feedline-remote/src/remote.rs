@@ -1,0 +1,453 @@
+//! A run whose samples are prepared by workers.
+
+use crate::state::{Dealt, windows, windows_of_ranks};
+use feedline_client::{Begin, Config, Live, Next as Fetched, Settings, Totals};
+use feedline_core::{Blobs, Error, Pool, Position, Result};
+use feedline_engine::{Assembly, Delivery, Loose, Next, Options, State, Wanted};
+use feedline_ops::Pipeline;
+use feedline_wire::control::{Control, Dataset, DatasetId, Failure};
+use feedline_wire::stream::ClientOptions;
+use feedline_wire::{
+    ConsumerIndex, Description, Epoch, JobName, Nonce, Order, Start, Visitation, Windows,
+};
+use serde::Serialize;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Samples in a window, unless a number of steps is given: some tenths of a second for photos.
+const SAMPLES: u64 = 512;
+
+/// A job that runs on a service.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What it is called. Clients that name the same job share it.
+    pub name: String,
+    /// In which order its clients get what.
+    pub order: Order,
+    /// How often a step is seen.
+    pub visitation: Visitation,
+    /// Steps in a window; 0 for about 512 samples.
+    pub window: u64,
+    /// Bytes that may be received and not used.
+    pub memory: usize,
+    /// How long to wait for a batch before saying what is waited for.
+    pub patience: Duration,
+    /// How connections to workers behave.
+    pub stream: ClientOptions,
+}
+
+impl Job {
+    /// A job of this name, with the usual settings.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            order: Order::Exact,
+            visitation: Visitation::ExactlyOnce,
+            window: 0,
+            memory: 256 << 20,
+            patience: Duration::from_secs(300),
+            stream: ClientOptions::default(),
+        }
+    }
+}
+
+/// What a remote run did so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Stats {
+    /// Batches delivered.
+    pub batches: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// Bad samples left out.
+    pub skipped: u64,
+    /// Epochs that ended.
+    pub epochs: u64,
+    /// Bytes of batches.
+    pub bytes_delivered: u64,
+    /// Seconds since the start.
+    pub seconds: f64,
+    /// Seconds in which the caller waited.
+    pub waited_seconds: f64,
+    /// Their share.
+    pub waited_share: f64,
+    /// Batches that are here and were not delivered.
+    pub ready: u64,
+    /// Workers that can be reached.
+    pub workers: usize,
+    /// Streams that broke and were begun again.
+    pub failures: u64,
+}
+
+enum Making {
+    Exact(Box<Assembly>),
+    Any(Loose),
+}
+
+/// A run whose samples are prepared by workers. Dropping it ends its threads and connections.
+pub struct Remote {
+    pipeline: Arc<Pipeline>,
+    options: Options,
+    job: Job,
+    dataset: DatasetId,
+    control: Arc<dyn Control>,
+    making: Making,
+    /// How a whole epoch is cut.
+    windows: Windows,
+    live: Option<Live>,
+    /// How dealing begins, until it has begun.
+    begin: Option<Begin>,
+    /// Where a client stands to whom nothing was dealt yet.
+    before: Option<String>,
+    started: Instant,
+    stats: Stats,
+}
+
+impl Remote {
+    /// Begins a job, or joins it: from a state, or from the beginning of an epoch.
+    ///
+    /// # Errors
+    ///
+    /// If the options make no sense, the state does not fit, or the dispatcher does not take the
+    /// pipeline.
+    pub fn start(
+        control: Arc<dyn Control>,
+        pipeline: Arc<Pipeline>,
+        blobs: &Blobs,
+        state: Option<&str>,
+        epoch: u64,
+        job: Job,
+        options: Options,
+    ) -> Result<Self> {
+        options.check(&pipeline)?;
+        check(&pipeline, &job, &options)?;
+        let mut hashes: Vec<String> = blobs.keys().cloned().collect();
+        hashes.sort_unstable();
+        let dataset = Dataset {
+            plan: pipeline.plan.to_json(),
+            manifest: pipeline.source.manifest(),
+            blobs: hashes,
+        };
+        let steps = match job.window {
+            0 => (SAMPLES / pipeline.stretch() as u64).max(1),
+            given => given,
+        };
+        let whole = Position::epoch(epoch);
+        let pool = Pool::new(job.memory);
+        let (making, windows, begin, before) = match job.order {
+            Order::Exact => {
+                let position = match state {
+                    None => whole,
+                    Some(text) => State::from_json(text)?.position_for(
+                        &pipeline,
+                        options.seed,
+                        options.rank,
+                        options.world,
+                    )?,
+                };
+                let start = Position::default();
+                let windows = windows_of_ranks(&pipeline, &start, steps, options.world);
+                let assembly = Assembly::new(Arc::clone(&pipeline), position, options.clone())?;
+                (Making::Exact(Box::new(assembly)), windows, None, None)
+            }
+            Order::Any => {
+                let cut = windows(&pipeline, &Position::default(), steps);
+                let begin = dealing(&pipeline, state, epoch, steps, &options)?;
+                let loose = Loose::new(Arc::clone(&pipeline), pool, options.with_index);
+                (Making::Any(loose), cut, Some(begin), state.map(str::to_owned))
+            }
+        };
+        let dataset = control.register(&dataset, blobs).map_err(unanswered)?;
+        let (started, stats) = (Instant::now(), Stats::default());
+        Ok(Self {
+            pipeline,
+            options,
+            job,
+            dataset,
+            control,
+            making,
+            windows,
+            live: None,
+            begin,
+            before,
+            started,
+            stats,
+        })
+    }
+
+    /// Waits for the next batch, or the end of the epoch; `None` after `patience`. With order any,
+    /// the batch before counts as used from now on.
+    ///
+    /// # Errors
+    ///
+    /// The first error in the order of samples, or what is wrong with the service.
+    pub fn next_within(&mut self, patience: Duration) -> Result<Option<Next>> {
+        let next = match self.making {
+            Making::Exact(_) => self.next_exact(patience)?,
+            Making::Any(_) => self.next_any(patience)?,
+        };
+        match &next {
+            Some(Next::Batch(batch)) => {
+                self.stats.batches += 1;
+                self.stats.samples += batch.rows as u64;
+                self.stats.bytes_delivered += batch.bytes() as u64;
+            }
+            Some(Next::EpochEnd(_)) => self.stats.epochs += 1,
+            _ => {}
+        }
+        Ok(next)
+    }
+
+    fn next_exact(&mut self, patience: Duration) -> Result<Option<Next>> {
+        let until = Instant::now() + patience;
+        loop {
+            let Making::Exact(assembly) = &mut self.making else {
+                return Err(Error::Internal("windows are dealt".into()));
+            };
+            if let Some(next) = assembly.next()? {
+                return Ok(Some(next));
+            }
+            let Some(Wanted { start, step }) = assembly.wants() else {
+                return Err(Error::Internal("nothing is wanted and nothing comes".into()));
+            };
+            let live = match &self.live {
+                Some(live) => live,
+                None => {
+                    let begin = self.begin_at(&start, step)?;
+                    let live = self.connect(begin)?;
+                    self.live.insert(live)
+                }
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            match live.next_within(left)? {
+                None => return Ok(None),
+                Some(Fetched::EndOfEpoch(_)) => {}
+                Some(Fetched::Step(fetched)) => {
+                    let block = fetched.window.0 / self.options.world;
+                    let number = block * self.windows.steps + fetched.offset.0;
+                    // Steps of padding alone are made here.
+                    if fetched.epoch.0 < start.epoch {
+                        continue;
+                    }
+                    if (fetched.epoch.0, number) != (start.epoch, step) {
+                        return Err(Error::Internal(format!(
+                            "step {number} of epoch {} came instead of step {step} of epoch {}",
+                            fetched.epoch, start.epoch
+                        )));
+                    }
+                    let Making::Exact(assembly) = &mut self.making else { continue };
+                    assembly.give(fetched.rows)?;
+                }
+            }
+        }
+    }
+
+    fn next_any(&mut self, patience: Duration) -> Result<Option<Next>> {
+        let until = Instant::now() + patience;
+        loop {
+            if self.live.is_none() {
+                let begin = self.begin.take().unwrap_or(Begin::Fresh);
+                self.live = Some(self.connect(begin)?);
+            }
+            let (Some(live), Making::Any(loose)) = (&self.live, &mut self.making) else {
+                return Err(Error::Internal("nothing is dealt".into()));
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            match live.next_within(left)? {
+                None => return Ok(None),
+                Some(Fetched::EndOfEpoch(epoch)) => return Ok(Some(Next::EpochEnd(epoch.0))),
+                Some(Fetched::Step(step)) => {
+                    if let Some(batch) = loose.give(step.epoch.0, step.rows)? {
+                        return Ok(Some(Next::Batch(batch)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// How a client begins at one of its own steps.
+    fn begin_at(&self, start: &Position, step: u64) -> Result<Begin> {
+        let (steps, ranks) = (self.windows.steps, self.options.world);
+        let windows = windows_of_ranks(&self.pipeline, start, steps, ranks);
+        let start = Start { epoch: Epoch(start.epoch), position: text_of(start)?, windows };
+        Ok(Begin::At { start, step })
+    }
+
+    fn connect(&self, begin: Begin) -> Result<Live> {
+        let Self { job, options, .. } = self;
+        let small = |number: u64| {
+            u32::try_from(number)
+                .map_err(|_| Error::pipeline(format!("{number} ranks are too many")))
+        };
+        let mut nonce = [0; 8];
+        rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| Error::unavailable("a random number", error.into()))?;
+        let description = Description {
+            dataset: self.dataset.0.clone(),
+            visitation: job.visitation,
+            order: job.order,
+            windows: self.windows,
+        };
+        let (name, nonce) = (JobName(job.name.clone()), Nonce(u64::from_le_bytes(nonce)));
+        let consumer = ConsumerIndex(small(options.rank)?);
+        let config = Config {
+            patience: job.patience.as_millis() as u64,
+            ..Config::new(name, description, small(options.world)?, consumer, nonce)
+        };
+        let settings = Settings {
+            dataset: self.dataset.clone(),
+            seed: options.seed.0,
+            with_index: options.with_index,
+            memory: job.memory,
+            stream: job.stream.clone(),
+        };
+        Live::start(Arc::clone(&self.control), settings, config, begin)
+    }
+
+    /// Where the run stands after what it has delivered, as JSON.
+    ///
+    /// # Errors
+    ///
+    /// If the dispatcher has not dealt anything yet.
+    pub fn state(&self) -> Result<String> {
+        let Options { seed, rank, world, .. } = &self.options;
+        let assembly = match &self.making {
+            Making::Exact(assembly) => assembly,
+            Making::Any(_) => {
+                let checkpoint = self.live.as_ref().and_then(Live::checkpoint);
+                return match (checkpoint, &self.before) {
+                    (Some(checkpoint), _) => {
+                        Ok(Dealt::new(&self.pipeline, *seed, self.windows, checkpoint).to_json())
+                    }
+                    (None, Some(before)) => Ok(before.clone()),
+                    (None, None) => Err(Error::State(
+                        "nothing was delivered yet, so there is nothing to save".into(),
+                    )),
+                };
+            }
+        };
+        Ok(State::new(&self.pipeline, assembly.position(), *seed, *rank, *world).to_json())
+    }
+
+    /// Where the run stands, if that is a matter of arithmetic.
+    #[must_use]
+    pub fn position(&self) -> Option<Position> {
+        match &self.making {
+            Making::Exact(assembly) => Some(assembly.position()),
+            Making::Any(_) => None,
+        }
+    }
+
+    /// The run's options.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let totals = self.live.as_ref().map(Live::totals).unwrap_or_default();
+        let Totals { waited, buffered, workers, failures, .. } = totals;
+        let seconds = self.started.elapsed().as_secs_f64();
+        let waited_seconds = waited.as_secs_f64();
+        let skipped = match &self.making {
+            Making::Any(loose) => loose.left_out(),
+            Making::Exact(assembly) => assembly.position().skipped,
+        };
+        Stats {
+            skipped,
+            seconds,
+            waited_seconds,
+            waited_share: if seconds > 0.0 { waited_seconds / seconds } else { 0.0 },
+            ready: buffered,
+            workers,
+            failures,
+            ..self.stats.clone()
+        }
+    }
+}
+
+fn check(pipeline: &Pipeline, job: &Job, options: &Options) -> Result<()> {
+    if job.name.is_empty() || job.name.len() > 256 {
+        return Err(Error::pipeline("job: give it a name of at most 256 letters"));
+    }
+    if options.delivery != Delivery::Exact || options.record.is_some() {
+        return Err(Error::pipeline(
+            "on a service batches come in order \"exact\" or \"any\"; \"ready\", record and replay are \
+             for local runs",
+        ));
+    }
+    if job.order == Order::Exact && job.visitation != Visitation::ExactlyOnce {
+        return Err(Error::pipeline(
+            "with order \"exact\" every sample is seen exactly once; other visitations go with order \
+             \"any\"",
+        ));
+    }
+    if job.memory == 0 {
+        return Err(Error::pipeline("memory=0; give at least one byte"));
+    }
+    let _ = pipeline;
+    Ok(())
+}
+
+/// How a client begins to whom windows are dealt.
+fn dealing(
+    pipeline: &Pipeline,
+    state: Option<&str>,
+    epoch: u64,
+    steps: u64,
+    options: &Options,
+) -> Result<Begin> {
+    let restore = |position: Position, hash: &str| {
+        let start = position.beginning();
+        let windows = windows(pipeline, &start, steps);
+        let start = Start { epoch: Epoch(position.epoch), position: text_of(&start)?, windows };
+        let hash = blake3::hash(hash.as_bytes()).to_hex().as_str()[..32].to_owned();
+        Ok(Begin::Restore { start, hash })
+    };
+    match state {
+        None if epoch == 0 => Ok(Begin::Fresh),
+        None => restore(Position::epoch(epoch), &format!("epoch {epoch}")),
+        Some(text) if crate::is_dealt(text) => {
+            let dealt = Dealt::from_json(text)?;
+            dealt.state.position_for(pipeline, options.seed, 0, 1)?;
+            let cursor = &dealt.checkpoint.cursor;
+            let (saved, here) = (
+                (u64::from(cursor.consumer.0), u64::from(cursor.consumers)),
+                (options.rank, options.world),
+            );
+            if saved != here {
+                return Err(Error::State(format!(
+                    "it was saved by consumer {} of {}, and this is consumer {} of {}: merge the \
+                     states of all consumers first (merge_states)",
+                    saved.0, saved.1, here.0, here.1
+                )));
+            }
+            Ok(Begin::Resume(dealt.checkpoint))
+        }
+        Some(text) => {
+            let position = State::from_json(text)?.position_for(pipeline, options.seed, 0, 1)?;
+            restore(position, text)
+        }
+    }
+}
+
+/// A position as it travels; empty for the beginning of an epoch.
+fn text_of(start: &Position) -> Result<String> {
+    if *start == Position::epoch(start.epoch) {
+        return Ok(String::new());
+    }
+    serde_json::to_string(start).map_err(|error| Error::Internal(error.to_string()))
+}
+
+fn unanswered(failure: Failure) -> Error {
+    match failure {
+        Failure::Unavailable(reason) => Error::unavailable(
+            "the dispatcher",
+            io::Error::new(io::ErrorKind::NotConnected, reason),
+        ),
+        other => Error::Service(other.to_string()),
+    }
+}

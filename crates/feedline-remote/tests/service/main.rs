@@ -1,0 +1,82 @@
+//! The service as a whole, in one process: a dispatcher, workers, and runs that use them.
+
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
+
+mod any;
+mod exact;
+mod memory;
+
+use feedline_core::{Batch, Error, Result, Seed, Store};
+use feedline_engine::{Next, Options};
+use feedline_ops::Pipeline;
+use feedline_remote::{Job, Remote};
+use feedline_store::LocalStore;
+use feedline_testkit::Fixtures;
+use feedline_wire::Order;
+use feedline_worker::Worker;
+use memory::Memory;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Nothing takes so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A dispatcher with workers.
+struct Service {
+    control: Arc<Memory>,
+    workers: Vec<Worker>,
+    jobs: AtomicU64,
+}
+
+impl Service {
+    fn new(workers: usize) -> Self {
+        let mut service =
+            Self { control: Arc::default(), workers: Vec::new(), jobs: AtomicU64::new(0) };
+        (0..workers).for_each(|_| service.add());
+        service
+    }
+
+    fn add(&mut self) {
+        let store: Arc<dyn Store> = Arc::new(LocalStore);
+        let options =
+            feedline_worker::Options { threads: 2, memory: 64 << 20, ..Default::default() };
+        let control = Arc::clone(&self.control);
+        self.workers.push(Worker::start(control, store, options).expect("a worker"));
+    }
+
+    /// A name that no other job has.
+    fn name(&self) -> String {
+        format!("job {}", self.jobs.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn start(
+        &self,
+        pipeline: &Arc<Pipeline>,
+        fixtures: &Fixtures,
+        state: Option<&str>,
+        job: Job,
+        options: Options,
+    ) -> Result<Remote> {
+        let control = Arc::clone(&self.control);
+        let pipeline = Arc::clone(pipeline);
+        Remote::start(control, pipeline, &fixtures.blobs, state, 0, job, options)
+    }
+}
+
+fn options(rank: u64, world: u64) -> Options {
+    Options { seed: Seed(3), rank, world, with_index: true, epochs: None, ..Options::default() }
+}
+
+fn job(name: &str, order: Order) -> Job {
+    Job { order, window: 2, patience: PATIENCE, ..Job::new(name) }
+}
+
+/// The next batch; `None` at the end of an epoch.
+fn next(run: &mut Remote) -> Result<Option<Batch>> {
+    match run.next_within(PATIENCE)? {
+        Some(Next::Batch(batch)) => Ok(Some(batch)),
+        Some(Next::EpochEnd(_) | Next::End) => Ok(None),
+        None => Err(Error::Internal("it hangs".into())),
+    }
+}

@@ -1,0 +1,86 @@
+//! What a client asks of a worker over a stream: some steps of one rank, from any one on.
+
+use crate::JobId;
+use crate::control::DatasetId;
+use feedline_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// Some steps of one rank. It says everything that decides what they hold, so a worker remembers
+/// nothing of whoever asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ask {
+    /// For whom: workers share their cores between jobs.
+    pub job: JobId,
+    /// What is computed.
+    pub dataset: DatasetId,
+    /// The seed of all random choices.
+    pub seed: u64,
+    /// The epoch.
+    pub epoch: u64,
+    /// What was left of the epoch when the ranks began it, as a position in JSON; empty if it was
+    /// whole.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub start: String,
+    /// Whose steps.
+    pub rank: u64,
+    /// Of how many ranks.
+    pub world: u64,
+    /// The first step.
+    pub first: u64,
+    /// How many.
+    pub steps: u64,
+    /// Whether batches carry the indices of their samples.
+    #[serde(default)]
+    pub with_index: bool,
+}
+
+impl Ask {
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads what was sent.
+    ///
+    /// # Errors
+    ///
+    /// If it is no such thing, or contradicts itself.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let ask: Self = serde_json::from_slice(bytes)
+            .map_err(|error| Error::Source(format!("this asks for no steps: {error}")))?;
+        if ask.world == 0 || ask.rank >= ask.world {
+            let (rank, world) = (ask.rank, ask.world);
+            return Err(Error::Source(format!("rank {rank} of {world} ranks; they count from 0")));
+        }
+        Ok(ask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_survives_its_bytes_and_nonsense_does_not() {
+        let ask = Ask {
+            job: JobId(u64::MAX),
+            dataset: DatasetId("abc".into()),
+            seed: 7,
+            epoch: 3,
+            start: String::new(),
+            rank: 1,
+            world: 2,
+            first: 5,
+            steps: u64::MAX,
+            with_index: true,
+        };
+        assert_eq!(Ask::decode(&ask.encode()).unwrap(), ask);
+        let outside = Ask { rank: 2, ..ask };
+        assert!(Ask::decode(&outside.encode()).unwrap_err().to_string().contains("rank 2 of 2"));
+        for bytes in [&b""[..], b"{}", b"\xff", b"[1,2]"] {
+            assert!(Ask::decode(bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Computes windows through the engine and serves them.
+//!
+//! ```text
+//!            beats: alive, busy, done
+//!  dispatcher ◄──────────────────────── ┌────────────┐ ◄──Ask(rank, first step, …)── client
+//!             ────────────────────────► │   worker   │
+//!              datasets, when asked for │   engine   │ ══ stretches, as credit allows ══►
+//!                                       └────────────┘
+//! ```
+//!
+//! A worker remembers nothing that matters. Whatever a client asks for says all that decides what
+//! it holds; another worker would send the same bits. Follow a request through [`Worker`]:
+//! `serve.rs` takes it, `catalogue.rs` opens what it is computed from, `shelf.rs` has it or makes it.
+
+mod beat;
+mod catalogue;
+mod serve;
+mod shelf;
+
+use beat::Beating;
+use catalogue::Catalogue;
+use feedline_core::{Error, Pool, Result, Store};
+use feedline_engine::Team;
+use feedline_shm::Segments;
+use feedline_wire::control::{self, Control, WorkerKey};
+use feedline_wire::stream::{Address, Server, ServerOptions};
+use serve::{Serving, Shared};
+use shelf::Shelf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How a worker behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it serves; port 0 takes any.
+    pub listen: Address,
+    /// What clients are told instead, where they reach it by another name; none for where it
+    /// listens.
+    pub advertise: Vec<String>,
+    /// What people call it; empty for its host's name and process number.
+    pub name: String,
+    /// Threads that compute; 0 for one per core.
+    pub threads: usize,
+    /// Bytes that windows may have in flight, over all jobs.
+    pub memory: usize,
+    /// Bytes of finished stretches that are kept for other jobs.
+    pub shelf: usize,
+    /// Bytes of memory that is shared with clients on this host.
+    pub shared_memory: usize,
+    /// How connections behave.
+    pub server: ServerOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            listen: Address::Tcp("127.0.0.1:0".into()),
+            advertise: Vec::new(),
+            name: String::new(),
+            threads: 0,
+            memory: 1_000_000_000,
+            shelf: 256 << 20,
+            shared_memory: 1 << 30,
+            server: ServerOptions::default(),
+        }
+    }
+}
+
+/// A worker that serves until it is dropped.
+pub struct Worker {
+    shared: Arc<Shared>,
+    // Dropped before the team: handlers end first.
+    server: Option<Arc<Server>>,
+    worker: control::Worker,
+    wake: Option<Sender<()>>,
+    beating: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts serving, and tells the dispatcher.
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be had, or no thread can be started.
+    pub fn start(
+        control: Arc<dyn Control>,
+        store: Arc<dyn Store>,
+        options: Options,
+    ) -> Result<Self> {
+        let Options { listen, advertise, name, threads, memory, shelf, shared_memory, server } =
+            options;
+        let team = Team::new(threads)?;
+        let cores = team.threads() as u32;
+        let segments = Segments::new(shared_memory);
+        let pool = {
+            let segments = segments.clone();
+            Pool::over(memory, move |bytes| segments.take(bytes).ok().flatten())
+        };
+        let shared = Arc::new(Shared {
+            catalogue: Catalogue::new(Arc::clone(&control), store),
+            shelf: Shelf::new(shelf),
+            team,
+            pool,
+            memory,
+            draining: AtomicBool::new(false),
+            active: AtomicUsize::new(0),
+            done: Mutex::default(),
+        });
+        let server = ServerOptions { shared: (shared_memory > 0).then_some(segments), ..server };
+        let server = Arc::new(Server::bind(&listen, Serving(Arc::clone(&shared)), server)?);
+        let mut key = [0; 8];
+        rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| Error::unavailable("a random number", error.into()))?;
+        let addresses = match advertise.is_empty() {
+            true => vec![server.address().to_string()],
+            false => advertise,
+        };
+        let worker = control::Worker {
+            key: WorkerKey(u64::from_le_bytes(key)),
+            name: if name.is_empty() { own_name() } else { name },
+            addresses,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            cores,
+            draining: false,
+        };
+        let connections = {
+            let server = Arc::downgrade(&server);
+            Box::new(move || server.upgrade().map_or(0, |server| server.connections()))
+        };
+        let beating =
+            Beating { shared: Arc::clone(&shared), control, worker: worker.clone(), connections };
+        let (wake, woken) = channel();
+        let beating = std::thread::Builder::new()
+            .name("worker-beat".into())
+            .spawn(move || beating.run(&woken))
+            .map_err(|error| Error::unavailable("a thread", error))?;
+        let (server, wake, beating) = (Some(server), Some(wake), Some(beating));
+        Ok(Self { shared, server, worker, wake, beating })
+    }
+
+    /// What clients are told of it.
+    #[must_use]
+    pub fn worker(&self) -> &control::Worker {
+        &self.worker
+    }
+
+    /// Whether it was told to end, by [`Worker::drain`] or by the dispatcher.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.shared.draining.load(Ordering::SeqCst)
+    }
+
+    /// Takes on nothing more, finishes what it streams, and says whether all of that was finished
+    /// within this time.
+    pub fn drain(&self, patience: Duration) -> bool {
+        self.shared.draining.store(true, Ordering::SeqCst);
+        if let Some(wake) = &self.wake {
+            // Clients learn of it by the next beat.
+            let _ = wake.send(());
+        }
+        let started = Instant::now();
+        while self.shared.active.load(Ordering::SeqCst) > 0 {
+            if started.elapsed() > patience {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.draining.store(true, Ordering::SeqCst);
+        drop(self.wake.take());
+        if let Some(beating) = self.beating.take() {
+            let _ = beating.join();
+        }
+        drop(self.server.take());
+    }
+}
+
+/// The host's name and the number of this process.
+fn own_name() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}:{}", std::process::id())
+}

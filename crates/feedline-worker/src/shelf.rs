@@ -1,0 +1,229 @@
+//! Stretches that were computed, or are being computed, for whoever asks for them too.
+//!
+//! ```text
+//!  job A ─┐ stretch 7?                                       ┌─► on the shelf: take it
+//!  job B ─┼──────────► line (dataset, seed, epoch, start) ───┼─► in the making: wait for it
+//!  job C ─┘                                                  └─► neither: make it
+//! ```
+//!
+//! What a stretch holds depends on its line and its number alone, so jobs that compute the same
+//! thing meet here, however many ranks each has. Whoever needs the next stretch drives the
+//! production, so one slow job holds nobody up. Only where several jobs meet is anything kept, and
+//! never more than so many bytes: what is oldest goes first, and is computed again if asked for.
+
+use feedline_core::{Result, Rows};
+use feedline_engine::{Progress, WindowRun};
+use feedline_wire::JobId;
+use feedline_wire::control::DatasetId;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// A job is taken to be there for so long after it has asked for something.
+const THERE: Duration = Duration::from_secs(10);
+
+/// Whoever waits for a stretch looks up this often.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// What decides what stretches hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Line {
+    pub dataset: DatasetId,
+    pub seed: u64,
+    pub epoch: u64,
+    pub start: String,
+    pub with_index: bool,
+}
+
+/// A window that is being computed.
+pub(crate) struct Production {
+    rank: u64,
+    world: u64,
+    end: u64,
+    making: Mutex<Making>,
+}
+
+struct Making {
+    run: WindowRun,
+    /// The next step that comes.
+    next: u64,
+}
+
+/// What driving a production came to.
+pub(crate) enum Driven {
+    /// The stretch, and whether it was made for somebody else.
+    Made(Rows),
+    /// Not yet.
+    Waits,
+    /// It will not come from here: somebody else took it, or there is no such step.
+    Gone,
+    /// The window has no more steps.
+    End,
+}
+
+impl Production {
+    pub(crate) fn new(run: WindowRun, rank: u64, world: u64, first: u64, steps: u64) -> Self {
+        let making = Mutex::new(Making { run, next: first });
+        Self { rank, world, end: first.saturating_add(steps), making }
+    }
+
+    /// Whether the stretch may still come from here.
+    fn covers(&self, stretch: u64) -> bool {
+        let Some(beyond) = stretch.checked_sub(self.rank) else { return false };
+        let step = beyond / self.world;
+        beyond % self.world == 0 && step < self.end
+    }
+
+    /// Goes on until the stretch is made, but not for long. What comes before it goes to the shelf.
+    pub(crate) fn drive(&self, stretch: u64, shelf: &Shelf, line: &Arc<Line>) -> Result<Driven> {
+        let wanted = (stretch - self.rank) / self.world;
+        let mut making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if making.next > wanted {
+                return Ok(Driven::Gone);
+            }
+            match making.run.next_within(PATIENCE)? {
+                Progress::Waits => return Ok(Driven::Waits),
+                Progress::End => return Ok(Driven::End),
+                Progress::Stretch(made) => {
+                    making.next = made.step + 1;
+                    let number = made.step * self.world + self.rank;
+                    shelf.put(line, number, &made.rows);
+                    if number == stretch {
+                        return Ok(Driven::Made(made.rows));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Seconds of work that went into it.
+    pub(crate) fn busy_seconds(&self) -> f64 {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner).run.stats().busy_seconds
+    }
+}
+
+#[derive(Default)]
+struct Place {
+    rows: BTreeMap<u64, Rows>,
+    productions: Vec<Weak<Production>>,
+    jobs: HashMap<JobId, Instant>,
+}
+
+#[derive(Default)]
+struct Inner {
+    lines: HashMap<Arc<Line>, Place>,
+    /// What is kept, oldest first.
+    order: VecDeque<(Arc<Line>, u64)>,
+    bytes: usize,
+}
+
+/// What is kept and what is being made.
+pub(crate) struct Shelf {
+    most: usize,
+    inner: Mutex<Inner>,
+}
+
+impl Shelf {
+    /// A shelf for so many bytes.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, inner: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A job asks for stretches of a line.
+    pub(crate) fn join(&self, line: Line, job: JobId) -> Arc<Line> {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let line = match inner.lines.get_key_value(&line) {
+            Some((known, _)) => Arc::clone(known),
+            None => Arc::new(line),
+        };
+        let place = inner.lines.entry(Arc::clone(&line)).or_default();
+        place.jobs.insert(job, now);
+        place.jobs.retain(|_, seen| now.duration_since(*seen) < THERE);
+        place.productions.retain(|one| one.strong_count() > 0);
+        let alone = place.jobs.len() < 2;
+        if alone {
+            inner.clear(&line);
+        }
+        // Epochs come and go.
+        inner.lines.retain(|other, place| {
+            let there = |seen: &Instant| now.duration_since(*seen) < THERE;
+            Arc::ptr_eq(other, &line) || place.jobs.values().any(there) || !place.rows.is_empty()
+        });
+        line
+    }
+
+    /// A stretch that is here.
+    pub(crate) fn get(&self, line: &Arc<Line>, stretch: u64) -> Option<Rows> {
+        self.lock().lines.get(line)?.rows.get(&stretch).cloned()
+    }
+
+    /// Somebody who makes the stretch, or will soon.
+    pub(crate) fn find(&self, line: &Arc<Line>, stretch: u64) -> Option<Arc<Production>> {
+        let inner = self.lock();
+        let productions = inner.lines.get(line)?.productions.iter().filter_map(Weak::upgrade);
+        let mut covering = productions.filter(|one| one.covers(stretch));
+        // One that is being driven at this moment has not passed it, as far as anyone can tell.
+        covering.find(|one| {
+            let making = one.making.try_lock();
+            making.map_or(true, |making| making.next <= (stretch - one.rank) / one.world)
+        })
+    }
+
+    /// Says that a window is being made.
+    pub(crate) fn announce(&self, line: &Arc<Line>, production: &Arc<Production>) {
+        let mut inner = self.lock();
+        let place = inner.lines.entry(Arc::clone(line)).or_default();
+        place.productions.push(Arc::downgrade(production));
+    }
+
+    /// Keeps a stretch, if several jobs may ask for it.
+    fn put(&self, line: &Arc<Line>, stretch: u64, rows: &Rows) {
+        let bytes = rows.bytes();
+        if bytes > self.most {
+            return;
+        }
+        let mut inner = self.lock();
+        let Some(place) = inner.lines.get_mut(line).filter(|place| place.jobs.len() > 1) else {
+            return;
+        };
+        if place.rows.insert(stretch, rows.clone()).is_some() {
+            return;
+        }
+        inner.order.push_back((Arc::clone(line), stretch));
+        inner.bytes += bytes;
+        while inner.bytes > self.most
+            && let Some((line, stretch)) = inner.order.pop_front()
+        {
+            inner.remove(&line, stretch);
+        }
+    }
+
+    /// Bytes that are kept.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+}
+
+impl Inner {
+    fn remove(&mut self, line: &Arc<Line>, stretch: u64) {
+        let rows = self.lines.get_mut(line).and_then(|place| place.rows.remove(&stretch));
+        self.bytes -= rows.map_or(0, |rows| rows.bytes());
+    }
+
+    /// Lets go of all that is kept of a line.
+    fn clear(&mut self, line: &Arc<Line>) {
+        let Some(place) = self.lines.get_mut(line) else { return };
+        if place.rows.is_empty() {
+            return;
+        }
+        let kept = std::mem::take(&mut place.rows);
+        self.bytes -= kept.values().map(Rows::bytes).sum::<usize>();
+        self.order.retain(|(other, _)| !Arc::ptr_eq(other, line));
+    }
+}

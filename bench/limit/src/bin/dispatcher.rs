@@ -99,7 +99,8 @@ fn grants(
                     let work = |client: &mut Client| -> Result<(u64, u64), String> {
                         let (mut windows, mut requests) = (0, 0);
                         while Instant::now() < end {
-                            windows += client.get(control, want).map_err(|error| error.to_string())?;
+                            windows +=
+                                client.get(control, want).map_err(|error| error.to_string())?;
                             requests += 1;
                         }
                         Ok((windows, requests))

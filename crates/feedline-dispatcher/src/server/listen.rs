@@ -3,6 +3,7 @@
 use feedline_wire::grpc::Address;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -70,6 +71,8 @@ impl Bound {
             }
             Address::Unix(path) => {
                 let listener = bind_unix(path)?;
+                // As on any port of this host, tokens are for those whom the file lets in.
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
                 listener.set_nonblocking(true)?;
                 Ok(Self::Unix(listener, SocketFile(path.clone())))
             }

@@ -159,7 +159,8 @@ pub(crate) struct Shared {
     workers: Workers,
     reports: Reports,
     policy: Policy,
-    scale: Mutex<Decided>,
+    /// Nothing is decided in the first seconds.
+    scale: Mutex<Option<Decided>>,
     rules: Arc<Rules>,
     /// Bytes of the journal's folder, as last looked up.
     journal_bytes: AtomicU64,

@@ -17,6 +17,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
+/// No name is longer.
+const LONGEST_NAME: usize = 256;
 /// Nobody is left without an answer for longer.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
 /// A blob that stands still for so long is given up.
@@ -42,7 +44,7 @@ impl From<StoreError> for Status {
             StoreError::Invalid(_) => Self::invalid_argument(said),
             StoreError::Full(_) => Self::resource_exhausted(said),
             StoreError::InUse(_) => Self::failed_precondition(said),
-            StoreError::Disk(_) => Self::internal(said),
+            StoreError::Disk(_) => Self::data_loss(said),
         }
     }
 }
@@ -98,9 +100,17 @@ impl Service {
 
     /// What the core cannot know: whether workers could find out what a new job is about.
     fn refused(&self, request: &Asked) -> Option<Refusal> {
+        if let Asked::Restore { hash, .. } = request
+            && hash.len() > LONGEST_NAME
+        {
+            return Some(Refusal::Mismatch("what names a state has at most 256 bytes".into()));
+        }
         let Asked::OpenJob { name, description, .. } = request else { return None };
-        if name.0.is_empty() || name.0.len() > 256 || name.0.chars().any(char::is_control) {
-            let wrong = "a job's name has 1 to 256 bytes, and no control characters";
+        let proper = |name: &str| {
+            (1..=LONGEST_NAME).contains(&name.len()) && !name.contains(char::is_control)
+        };
+        if !proper(&name.0) || !proper(&description.dataset) {
+            let wrong = "names of jobs and datasets have 1 to 256 bytes, and no control characters";
             return Some(Refusal::Mismatch(wrong.into()));
         }
         let dataset = DatasetId::of(description);

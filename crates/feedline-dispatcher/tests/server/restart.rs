@@ -3,8 +3,12 @@
 use crate::support::*;
 use feedline_dispatcher::server::Error;
 use feedline_dispatcher::{Dispatcher, Limits, Options};
+use feedline_journal::SimulatedDisk;
 use feedline_wire::control::{Control, Failure, Remote};
 use feedline_wire::{Refusal, Reply, Request};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[test]
@@ -40,6 +44,64 @@ fn a_restart_in_the_middle_of_an_epoch_keeps_everything() {
     let status = dispatcher.unwrap().status();
     assert_eq!((status.jobs[0].epoch.0, status.jobs[0].name.0.as_str()), (1, "job"));
     assert_eq!(status.journal.generation, 7);
+}
+
+/// Whatever a client was told must be there after the machine lost all that was not synced.
+#[test]
+fn what_was_answered_survives_a_crash_at_any_moment() {
+    let windows = 400;
+    for seed in 0..6 {
+        let disk = SimulatedDisk::new();
+        let on = |disk: &SimulatedDisk| {
+            let mut options = Options::new("/journal");
+            options.disk = Arc::new(disk.clone());
+            Dispatcher::start(options).unwrap()
+        };
+        let dispatcher = on(&disk);
+        let control = remote(&dispatcher);
+        register(&control);
+        let join = |consumer| Mutex::new(Trainer::join(&control, "job", windows, 4, consumer));
+        let trainers: Vec<Mutex<Trainer>> = (0..4).map(join).collect();
+        let stop = AtomicBool::new(false);
+        let (told, crashed) = std::thread::scope(|scope| {
+            for trainer in &trainers {
+                let (control, stop) = (&control, &stop);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::SeqCst) {
+                        let mut trainer = trainer.lock().unwrap();
+                        if trainer.used.len() < 60 {
+                            trainer.get(control, 2);
+                            trainer.use_all();
+                        }
+                        drop(trainer);
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(10 + seed * 17));
+            // What each has heard so far; then the power fails while others are answered.
+            let told: Vec<Trainer> =
+                trainers.iter().map(|trainer| trainer.lock().unwrap().clone()).collect();
+            let crashed = disk.after_crash(seed);
+            stop.store(true, Ordering::SeqCst);
+            (told, crashed)
+        });
+        drop((control, dispatcher));
+        let dispatcher = on(&crashed);
+        let control = remote(&dispatcher);
+        let mut resumed = told;
+        resumed.iter_mut().for_each(|trainer| trainer.resume(&control, "job", windows));
+        std::thread::scope(|scope| {
+            for trainer in &mut resumed {
+                scope.spawn(|| trainer.epoch(&control, 8));
+            }
+        });
+        let mut all = BTreeSet::new();
+        for window in resumed.iter().flat_map(|trainer| &trainer.used) {
+            assert!(all.insert(*window), "{window:?} came to two clients");
+        }
+        assert_eq!(all.len() as u64, windows);
+    }
 }
 
 #[test]

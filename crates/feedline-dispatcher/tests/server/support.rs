@@ -88,6 +88,19 @@ impl Trainer {
         trainer
     }
 
+    /// Takes the seat again, as a process does that has loaded this checkpoint.
+    pub fn resume(&mut self, control: &dyn Control, name: &str, windows: u64) {
+        let (nonce, consumer) = (nonce(), self.seat.consumer);
+        let open = open(name, windows, self.cursor.consumers, consumer.0, nonce);
+        let reply = control.ask(&open, PATIENCE);
+        let Ok(Reply::Opened { ticket, .. }) = reply else { panic!("{reply:?}") };
+        (self.seat.ticket, self.sequence) = (ticket, 0);
+        let attach = Request::Attach { seat: self.seat, nonce, cursor: self.cursor.clone() };
+        let reply = control.ask(&attach, PATIENCE);
+        let Ok(Reply::Attached { standing }) = reply else { panic!("{reply:?}") };
+        self.hear(standing);
+    }
+
     pub fn job(&self) -> JobId {
         self.seat.job
     }

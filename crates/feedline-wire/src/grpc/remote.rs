@@ -298,7 +298,8 @@ impl Remote {
         let said = format!("{}: {}", self.address, told(&answer));
         match answer.code() {
             Code::Unauthenticated | Code::PermissionDenied => Failure::Denied(said),
-            code if may_pass(code) || code == Code::DeadlineExceeded => Failure::Unavailable(said),
+            Code::DeadlineExceeded | Code::ResourceExhausted => Failure::Unavailable(said),
+            code if may_pass(code) => Failure::Unavailable(said),
             _ => Failure::Invalid(answer.message().to_owned()),
         }
     }
@@ -308,12 +309,7 @@ impl Remote {
 fn may_pass(code: Code) -> bool {
     matches!(
         code,
-        Code::Unavailable
-            | Code::Unknown
-            | Code::Internal
-            | Code::Cancelled
-            | Code::Aborted
-            | Code::ResourceExhausted
+        Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled | Code::Aborted
     )
 }
 

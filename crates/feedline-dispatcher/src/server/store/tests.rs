@@ -58,6 +58,27 @@ fn a_dataset_is_kept_when_all_its_blobs_are_there() {
 }
 
 #[test]
+fn the_same_from_many_at_once_is_kept_once() {
+    let disk = SimulatedDisk::new();
+    for round in 0..50 {
+        let store = open(&disk);
+        let (name, bytes) = some_blob(90 + round % 10);
+        let dataset = dataset(&(round / 25).to_string(), vec![]);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| put(&store, &name, &bytes).unwrap());
+                scope.spawn(|| store.register(&dataset).unwrap());
+            }
+        });
+        assert_eq!(whole(&store, &name).unwrap(), bytes);
+        assert_eq!(store.dataset(&dataset.id()).unwrap(), dataset);
+        let left = disk.list(Path::new("/journal/datasets")).unwrap();
+        assert!(!left.iter().any(|name| name.ends_with(".new")), "{left:?}");
+        store.remove(&dataset.id(), 0).unwrap();
+    }
+}
+
+#[test]
 fn blobs_that_are_not_what_their_name_says_are_refused() {
     let disk = SimulatedDisk::new();
     let store = open(&disk);

@@ -58,7 +58,7 @@ test-long: setup ## run all tests, also the slow ones, with many more random cas
 .PHONY: simulate
 simulate: ## run the service's protocol through 1,000,000 simulated runs: make simulate SEEDS=… SEED=…
 	FEEDLINE_SEEDS=$(or $(SEEDS),1000000) FEEDLINE_SEED=$(or $(SEED),1) \
-		cargo test $(LOCKED) -p feedline-dispatcher --test simulation exactly_once
+		cargo test $(LOCKED) -p feedline-dispatcher --no-default-features --test simulation exactly_once
 
 .PHONY: test-frameworks
 test-frameworks: $(FRAMEWORKS)/.package ## run the tests that need torch, jax and pyarrow

@@ -78,6 +78,15 @@ pub struct Decided {
     fewer_since: Option<Millis>,
 }
 
+impl Decided {
+    /// What is decided when nothing was before: as many as there are.
+    #[must_use]
+    pub fn begin(view: &View) -> Self {
+        let wanted = u32::try_from(view.loads.len()).unwrap_or(u32::MAX);
+        Self { wanted, reason: "not known yet".to_owned(), ..Self::default() }
+    }
+}
+
 /// Decides how many workers are wanted, given what was decided before.
 #[must_use]
 pub fn decide(policy: &Policy, before: &Decided, now: Millis, view: &View) -> Decided {
@@ -197,6 +206,14 @@ mod tests {
         let last = *wanted.last().unwrap();
         assert!((6..=9).contains(&last), "{wanted:?}");
         assert_eq!(wanted[3], 1, "a moment's waiting is no reason");
+    }
+
+    #[test]
+    fn whoever_begins_wants_what_is_there() {
+        let begun = Decided::begin(&view(5, 0.1, 0.0));
+        assert_eq!(begun.wanted, 5);
+        let next = decide(&Policy::default(), &begun, 0, &View::default());
+        assert_eq!(next.wanted, 5, "nobody is sent away because nobody was heard yet");
     }
 
     #[test]

@@ -45,7 +45,9 @@
 //!
 //! - [`control`]: what is said beside it, and the dispatcher as others see it.
 //! - [`status`]: how everything stands.
-//! - `grpc` and `blob`, with the feature `grpc`: the same over the network.
+//! - `grpc` and `blob`, with the feature `grpc`: the same over the network; `tls`, `certs` and `http`:
+//!   what is around it.
+//! - [`token`], [`secret`], [`watched`]: who may do what, and files that are read again.
 //! - [`frame`]: the frames, and what becomes of damaged ones.
 //! - [`stretch`]: the rows of a stretch as a description and a list of slices.
 //! - [`compress`]: making payloads smaller, where that pays.
@@ -55,19 +57,28 @@ mod ask;
 #[cfg(feature = "grpc")]
 pub mod blob;
 mod bytes;
+#[cfg(feature = "grpc")]
+pub mod certs;
 pub mod compress;
 pub mod control;
 mod cursor;
 pub mod frame;
 #[cfg(feature = "grpc")]
 pub mod grpc;
+#[cfg(feature = "grpc")]
+pub mod http;
 mod merge;
 #[doc(hidden)]
 pub mod mutant;
 mod protocol;
+pub mod secret;
 pub mod status;
 pub mod stream;
 pub mod stretch;
+#[cfg(feature = "grpc")]
+pub mod tls;
+pub mod token;
+pub mod watched;
 
 pub use ask::Ask;
 pub use cursor::{Cursor, Used};

@@ -12,11 +12,14 @@ use feedline_wire::{ConsumerIndex, JobId, Millis, Refusal, Reply, Request};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
 /// A snapshot is taken when this many bytes, and twice the last snapshot, were appended since.
 const SNAPSHOT_AFTER: u64 = 4 << 20;
+
+/// On a full disk a snapshot is tried again after so long.
+const SNAPSHOT_PAUSE: Duration = Duration::from_secs(5);
 
 /// What the dispatcher remembers, and how.
 #[derive(Debug)]
@@ -27,7 +30,15 @@ pub(crate) struct Desk {
     started: Instant,
     /// Why the dispatcher has to stop, once it has.
     failed: watch::Sender<Option<String>>,
-    snapshot_bytes: Mutex<u64>,
+    snapshots: Mutex<Snapshots>,
+}
+
+#[derive(Debug)]
+struct Snapshots {
+    /// How large the last one was.
+    bytes: u64,
+    /// When the next may be tried: on a full disk, not at once.
+    next: Instant,
 }
 
 #[derive(Debug)]
@@ -80,7 +91,7 @@ impl Desk {
             limits,
             started: Instant::now(),
             failed: watch::Sender::new(None),
-            snapshot_bytes: Mutex::new(snapshot_bytes),
+            snapshots: Mutex::new(Snapshots { bytes: snapshot_bytes, next: Instant::now() }),
         };
         Ok((desk, torn))
     }
@@ -187,9 +198,9 @@ impl Desk {
             true => self.journal.append_essential(record)?,
             false => self.journal.append(record)?,
         };
+        log(event);
         core.state.apply(event);
-        if let Event::JobClosed { job, reason } = event {
-            tracing::info!(%job, ?reason, "a job has ended");
+        if let Event::JobClosed { job, .. } = event {
             core.presence.forget(*job);
         }
         Ok(())
@@ -215,7 +226,12 @@ impl Desk {
         let events = tidy(&core.state, &core.presence, &self.limits, self.now());
         let mut closed = Vec::new();
         for event in &events {
-            match self.record(&mut core, event, &encode(event)) {
+            let record = encode(event);
+            if !self.journal.has_room(1, record.len()) {
+                // The next time is soon enough.
+                break;
+            }
+            match self.record(&mut core, event, &record) {
                 Ok(()) => {}
                 Err(Error::Full { .. }) => break,
                 Err(error) => return Err(self.fail(&error)),
@@ -250,11 +266,12 @@ impl Desk {
 
     /// Takes a snapshot if enough has changed, so that a restart has little to replay. Blocks.
     pub(crate) fn snapshot(&self) -> Result<(), Stopped> {
-        let mut last = self.snapshot_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.journal.bytes_since_snapshot() < SNAPSHOT_AFTER.max(*last * 2) {
+        let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = Instant::now();
+        let enough = SNAPSHOT_AFTER.max(snapshots.bytes * 2);
+        if self.journal.bytes_since_snapshot() < enough || begun < snapshots.next {
             return Ok(());
         }
-        let begun = Instant::now();
         let (state, position) = {
             let core = self.core();
             (core.state.clone(), self.journal.next())
@@ -262,14 +279,47 @@ impl Desk {
         let bytes = postcard::to_stdvec(&state).expect("states can be written");
         match self.journal.snapshot(position, &bytes) {
             Ok(()) => {
-                *last = bytes.len() as u64;
+                snapshots.bytes = bytes.len() as u64;
                 tracing::debug!(bytes = bytes.len(), took = ?begun.elapsed(), "took a snapshot");
                 Ok(())
             }
             // The old one is still there.
-            Err(Error::Full { .. }) => Ok(()),
+            Err(Error::Full { .. }) => {
+                snapshots.next = begun + SNAPSHOT_PAUSE;
+                Ok(())
+            }
             Err(error) => Err(self.fail(&error)),
         }
+    }
+}
+
+/// Says what has changed. What comes with every request is only traced.
+fn log(event: &Event) {
+    match event {
+        Event::JobOpened { job, name, consumers, .. } => {
+            tracing::info!(%job, %name, consumers, "a job was opened");
+        }
+        Event::TicketIssued { job, consumer, ticket, .. } => {
+            tracing::debug!(%job, %consumer, %ticket, "a client asked for a seat");
+        }
+        Event::Restored { job, incarnation, consumer, consumers, start, .. } => {
+            let epoch = start.epoch;
+            tracing::info!(%job, %incarnation, %consumer, consumers, %epoch, "a job was restored");
+        }
+        Event::Attached { job, consumer, ticket, .. } => {
+            tracing::info!(%job, %consumer, %ticket, "a client took its seat");
+        }
+        Event::Granted { job, consumer, windows, .. } => {
+            tracing::trace!(%job, %consumer, windows = windows.len(), "granted windows");
+        }
+        Event::Used { job, consumer, windows } => {
+            tracing::trace!(%job, %consumer, windows = windows.len(), "windows were used");
+        }
+        Event::Sealed { job, epoch } => tracing::info!(%job, %epoch, "an epoch has ended"),
+        Event::Released { job, consumer } => {
+            tracing::info!(%job, %consumer, "a client was released");
+        }
+        Event::JobClosed { job, reason } => tracing::info!(%job, ?reason, "a job has ended"),
     }
 }
 

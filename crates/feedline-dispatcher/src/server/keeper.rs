@@ -1,7 +1,7 @@
 //! What is done now and then: tidying up, snapshots, and how many workers are wanted.
 
 use super::{Shared, status};
-use crate::scale::{Scaler, decide};
+use crate::scale::{Decided, Scaler, decide};
 use feedline_journal::Disk;
 use std::path::Path;
 use std::sync::PoisonError;
@@ -47,14 +47,21 @@ fn tidy(shared: &Shared) -> Result<(), super::desk::Stopped> {
 }
 
 fn scale(shared: &Shared, scaler: Option<&dyn Scaler>) {
+    let now = shared.desk.now();
+    if now < shared.policy.up_after {
+        // After a restart, workers and clients have to be heard first.
+        return;
+    }
     let view = status::view(shared);
-    let mut decided = shared.scale.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = decided.wanted;
-    *decided = decide(&shared.policy, &decided, shared.desk.now(), &view);
-    let (wanted, reason) = (decided.wanted, decided.reason.clone());
-    drop(decided);
-    if wanted != before {
-        tracing::info!(before, wanted, reason, "another number of workers is wanted");
+    let mut scale = shared.scale.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = scale.is_none();
+    let before = scale.take().unwrap_or_else(|| Decided::begin(&view));
+    let decided = decide(&shared.policy, &before, now, &view);
+    let (before, wanted, reason) = (before.wanted, decided.wanted, decided.reason.clone());
+    *scale = Some(decided);
+    drop(scale);
+    if first || wanted != before {
+        tracing::info!(before, wanted, reason, "so many workers are wanted");
         if let Some(scaler) = scaler {
             scaler.set(wanted);
         }

@@ -3,6 +3,7 @@
 use feedline_wire::grpc::Address;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Sleep;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
@@ -24,11 +27,18 @@ pub struct ConnectionLimits {
     pub streams: u32,
     /// A connection that has not begun to speak after so long is closed.
     pub handshake: Duration,
+    /// So many calls a second from each host.
+    pub rate: u32,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { most_connections: 4_096, streams: 128, handshake: Duration::from_secs(10) }
+        Self {
+            most_connections: 4_096,
+            streams: 128,
+            handshake: Duration::from_secs(10),
+            rate: 50_000,
+        }
     }
 }
 
@@ -61,6 +71,8 @@ impl Bound {
             }
             Address::Unix(path) => {
                 let listener = bind_unix(path)?;
+                // As on any port of this host, tokens are for those whom the file lets in.
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
                 listener.set_nonblocking(true)?;
                 Ok(Self::Unix(listener, SocketFile(path.clone())))
             }
@@ -81,42 +93,35 @@ impl Bound {
     pub(crate) fn listen(
         self,
         limits: &ConnectionLimits,
+        tls: Option<Arc<ServerConfig>>,
     ) -> io::Result<ReceiverStream<io::Result<Connection>>> {
         let (sender, receiver) = mpsc::channel(64);
         let seats = Arc::new(Semaphore::new(limits.most_connections));
-        let handshake = limits.handshake;
+        let door = Door { seats, sender, tls: tls.map(Into::into), handshake: limits.handshake };
         match self {
             Self::Tcp(listener, _) => {
                 let listener = TcpListener::from_std(listener)?;
                 tokio::spawn(async move {
-                    while !sender.is_closed() {
-                        let accepted = tokio::select! {
-                            accepted = listener.accept() => accepted,
-                            () = sender.closed() => return,
-                        };
+                    while let Some(accepted) = door.next(listener.accept()).await {
                         let Ok((stream, peer)) = accepted else {
                             pause().await;
                             continue;
                         };
                         // Small answers are not held back to be sent together.
                         let _ = stream.set_nodelay(true);
-                        admit(&seats, &sender, Box::new(stream), Some(peer.ip()), handshake).await;
+                        door.admit(stream, Some(peer.ip()));
                     }
                 });
             }
             Self::Unix(listener, file) => {
                 let listener = UnixListener::from_std(listener)?;
+                // Nobody in between could read what is said.
+                let door = Door { tls: None, ..door };
                 tokio::spawn(async move {
                     let _file = file;
-                    while !sender.is_closed() {
-                        let accepted = tokio::select! {
-                            accepted = listener.accept() => accepted,
-                            () = sender.closed() => return,
-                        };
+                    while let Some(accepted) = door.next(listener.accept()).await {
                         match accepted {
-                            Ok((stream, _)) => {
-                                admit(&seats, &sender, Box::new(stream), None, handshake).await;
-                            }
+                            Ok((stream, _)) => door.admit(stream, None),
                             Err(_) => pause().await,
                         }
                     }
@@ -132,21 +137,49 @@ async fn pause() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-async fn admit(
-    seats: &Arc<Semaphore>,
-    sender: &mpsc::Sender<io::Result<Connection>>,
-    stream: Box<dyn Duplex>,
-    peer: Option<IpAddr>,
+/// Lets connections in.
+struct Door {
+    seats: Arc<Semaphore>,
+    sender: mpsc::Sender<io::Result<Connection>>,
+    tls: Option<TlsAcceptor>,
     handshake: Duration,
-) {
-    let Ok(seat) = Arc::clone(seats).try_acquire_owned() else {
-        tracing::warn!(?peer, "turned a connection away: there are too many");
-        return;
-    };
-    let silence = Some(Box::pin(tokio::time::sleep(handshake)));
-    let connection = Connection { stream, peer: Peer(peer), heard: 0, silence, _seat: seat };
-    // If nobody takes it, the server is ending.
-    let _ = sender.send(Ok(connection)).await;
+}
+
+impl Door {
+    /// What is accepted next, until nobody takes connections any more.
+    async fn next<T>(&self, accept: impl Future<Output = io::Result<T>>) -> Option<io::Result<T>> {
+        tokio::select! {
+            accepted = accept => Some(accepted),
+            () = self.sender.closed() => None,
+        }
+    }
+
+    /// Lets a connection in, if there is a seat. Does not wait for it.
+    fn admit(&self, stream: impl Duplex + 'static, peer: Option<IpAddr>) {
+        let Ok(seat) = Arc::clone(&self.seats).try_acquire_owned() else {
+            tracing::warn!(?peer, "turned a connection away: there are too many");
+            return;
+        };
+        let (sender, tls, handshake) = (self.sender.clone(), self.tls.clone(), self.handshake);
+        tokio::spawn(async move {
+            let stream: Box<dyn Duplex> = match tls {
+                None => Box::new(stream),
+                Some(tls) => match tokio::time::timeout(handshake, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => Box::new(stream),
+                    Ok(Err(error)) => {
+                        tracing::debug!(?peer, %error, "a connection did not speak TLS as it should");
+                        return;
+                    }
+                    Err(_) => return,
+                },
+            };
+            let silence = Some(Box::pin(tokio::time::sleep(handshake)));
+            let connection =
+                Connection { stream, peer: Peer(peer), heard: 0, silence, _seat: seat };
+            // If nobody takes it, the server is ending.
+            let _ = sender.send(Ok(connection)).await;
+        });
+    }
 }
 
 fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {

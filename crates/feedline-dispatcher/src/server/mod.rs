@@ -13,6 +13,7 @@ mod gate;
 mod keeper;
 mod listen;
 mod meter;
+mod metrics;
 mod reports;
 mod roster;
 mod service;
@@ -28,11 +29,17 @@ use desk::Desk;
 use feedline_journal::{Disk, RealDisk, Torn};
 use feedline_wire::grpc::proto::dispatcher_server::DispatcherServer;
 use feedline_wire::grpc::{Address, LONGEST_MESSAGE, proto};
+use feedline_wire::http::{HttpOptions, HttpServer, Page, Pages};
 use feedline_wire::status::Status;
+use feedline_wire::tls::ServerTls;
+use feedline_wire::token::Key;
+use feedline_wire::watched::Watched;
+use gate::Rules;
 use listen::Bound;
 use reports::Reports;
 use roster::Workers;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, mpsc};
@@ -41,6 +48,10 @@ use std::time::Duration;
 use store::Store;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio_rustls::rustls::ServerConfig;
+
+/// What tokens call a service that has no other name.
+pub const AUDIENCE: &str = "feedline";
 
 /// How long calls that are under way may take when the dispatcher ends.
 const ENDING: Duration = Duration::from_millis(500);
@@ -69,6 +80,19 @@ pub struct Options {
     pub scale: Policy,
     /// Who provides them.
     pub scaler: Option<Arc<dyn Scaler>>,
+    /// The file of the key that tokens are signed with, read again when it changes. Without one, no
+    /// tokens are asked for.
+    pub key: Option<PathBuf>,
+    /// What tokens call this service.
+    pub audience: String,
+    /// TLS.
+    pub tls: Option<ServerTls>,
+    /// Serves other hosts without TLS and tokens.
+    pub insecure: bool,
+    /// Where to serve `/metrics`, `/status` and `/health`, such as `127.0.0.1:0`.
+    pub http: Option<String>,
+    /// What this host is called by those who ask for pages, beside its addresses.
+    pub names: Vec<String>,
 }
 
 impl Options {
@@ -89,6 +113,12 @@ impl Options {
             worker_timeout: Duration::from_secs(3),
             scale: Policy::default(),
             scaler: None,
+            key: None,
+            audience: AUDIENCE.into(),
+            tls: None,
+            insecure: false,
+            http: None,
+            names: vec![],
         }
     }
 }
@@ -98,6 +128,10 @@ impl fmt::Debug for Options {
         to.debug_struct("Options")
             .field("address", &self.address)
             .field("journal", &self.journal)
+            .field("key", &self.key)
+            .field("tls", &self.tls)
+            .field("insecure", &self.insecure)
+            .field("http", &self.http)
             .finish_non_exhaustive()
     }
 }
@@ -125,7 +159,9 @@ pub(crate) struct Shared {
     workers: Workers,
     reports: Reports,
     policy: Policy,
-    scale: Mutex<Decided>,
+    /// Nothing is decided in the first seconds.
+    scale: Mutex<Option<Decided>>,
+    rules: Arc<Rules>,
     /// Bytes of the journal's folder, as last looked up.
     journal_bytes: AtomicU64,
     /// True when the dispatcher is ending.
@@ -143,6 +179,7 @@ pub struct Dispatcher {
     /// Dropped, it ends the keeper.
     awake: Option<mpsc::Sender<()>>,
     ended: watch::Receiver<bool>,
+    http: Option<HttpServer>,
 }
 
 impl Dispatcher {
@@ -155,6 +192,16 @@ impl Dispatcher {
     pub fn start(options: Options) -> Result<Self, Error> {
         let setup = |what: &dyn fmt::Display| Error::Setup(what.to_string());
         let address: Address = options.address.parse().map_err(|error| setup(&error))?;
+        let guarded = options.key.is_some() && options.tls.is_some();
+        if !address.is_local() && !guarded && !options.insecure {
+            return Err(setup(&format_args!(
+                "other hosts could reach {address}: set TLS and a key for tokens, or `insecure`"
+            )));
+        }
+        let key = options.key.as_ref().map(|path| Watched::new(path, Key::read)).transpose();
+        let key = key.map_err(Error::Setup)?.map(|key| (Arc::new(key), options.audience.clone()));
+        let tls = options.tls.as_ref().map(|tls| tls.config(&["h2"])).transpose();
+        let tls = tls.map_err(Error::Setup)?;
         let (desk, torn) = Desk::open(
             Arc::clone(&options.disk),
             &options.journal,
@@ -182,9 +229,17 @@ impl Dispatcher {
             reports: Reports::default(),
             policy: options.scale,
             scale: Mutex::default(),
+            rules: Arc::new(Rules::new(key.clone(), options.connections.rate)),
             journal_bytes: AtomicU64::new(0),
             stopping: watch::Sender::new(false),
         });
+        let http = options.http.as_ref().map(|at| {
+            let (names, tls, insecure) =
+                (options.names.clone(), options.tls.clone(), options.insecure);
+            let http = HttpOptions { names, key: key.clone(), tls, insecure };
+            HttpServer::start(at, http, pages(&shared))
+        });
+        let http = http.transpose().map_err(Error::Setup)?;
         let no_thread =
             |error: std::io::Error| setup(&format_args!("no thread to be had: {error}"));
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -199,7 +254,7 @@ impl Dispatcher {
             let (shared, limits) = (Arc::clone(&shared), options.connections);
             let thread = std::thread::Builder::new().name("feedline-dispatcher".to_owned());
             let serve = move || {
-                serve(&runtime, &shared, bound, &limits);
+                serve(&runtime, &shared, bound, &limits, tls);
                 runtime.shutdown_timeout(ENDING);
                 // Whoever started it may be gone.
                 let _ = ending.send(true);
@@ -222,6 +277,7 @@ impl Dispatcher {
             keeper: None,
             awake: Some(awake),
             ended,
+            http,
         };
         // From here on dropping it ends what was begun.
         dispatcher.keeper = Some(keeper.map_err(no_thread)?);
@@ -233,6 +289,12 @@ impl Dispatcher {
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Where its pages are, if it serves any.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(HttpServer::address)
     }
 
     /// What a crash had left of the last commit, and was cut off at the start.
@@ -276,6 +338,7 @@ impl Dispatcher {
 
     fn end(&mut self) {
         self.shared.stopping.send_replace(true);
+        self.http = None;
         self.awake = None;
         for thread in [self.server.take(), self.keeper.take()].into_iter().flatten() {
             // It ends by itself, whatever happened to it.
@@ -290,10 +353,34 @@ impl Drop for Dispatcher {
     }
 }
 
+/// What is served over HTTP.
+fn pages(shared: &Arc<Shared>) -> Pages {
+    let shared = Arc::clone(shared);
+    Arc::new(move |path| match path {
+        "/metrics" => Some(Page::metrics(metrics::metrics(&shared))),
+        "/status" => {
+            let text = serde_json::to_string_pretty(&status::status(&shared));
+            Some(Page::json(text.expect("numbers and texts can be written as JSON") + "\n"))
+        }
+        "/health" => {
+            let failed = shared.desk.failed().borrow().is_some();
+            let (status, text) = if failed { (503, "stopped\n") } else { (200, "ok\n") };
+            Some(Page { status, open: true, ..Page::text(text) })
+        }
+        _ => None,
+    })
+}
+
 /// Serves until the dispatcher is stopped or cannot go on.
-fn serve(runtime: &Runtime, shared: &Arc<Shared>, bound: Bound, limits: &ConnectionLimits) {
+fn serve(
+    runtime: &Runtime,
+    shared: &Arc<Shared>,
+    bound: Bound,
+    limits: &ConnectionLimits,
+    tls: Option<Arc<ServerConfig>>,
+) {
     runtime.block_on(async {
-        let incoming = match bound.listen(limits) {
+        let incoming = match bound.listen(limits, tls) {
             Ok(incoming) => incoming,
             Err(error) => {
                 shared.desk.stop(&format!("cannot listen: {error}"));
@@ -318,7 +405,7 @@ fn serve(runtime: &Runtime, shared: &Arc<Shared>, bound: Bound, limits: &Connect
         };
         let (ending, mut ended) = watch::channel(false);
         let server = tonic::transport::Server::builder()
-            .layer(gate::Gate)
+            .layer(gate::Gate(Arc::clone(&shared.rules)))
             .max_concurrent_streams(limits.streams)
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))

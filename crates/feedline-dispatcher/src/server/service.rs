@@ -7,7 +7,8 @@ use feedline_wire::control::{Beat, Dataset, DatasetId, Orders, Report, WorkerKey
 use feedline_wire::grpc::convert::Call;
 use feedline_wire::grpc::proto::dispatcher_server::Dispatcher;
 use feedline_wire::grpc::{CHUNK, proto};
-use feedline_wire::{Refusal, Reply, Request as Asked};
+use feedline_wire::token::Token;
+use feedline_wire::{JobId, Refusal, Reply, Request as Asked};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
+/// No name is longer.
+const LONGEST_NAME: usize = 256;
 /// Nobody is left without an answer for longer.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
 /// A blob that stands still for so long is given up.
@@ -41,7 +44,7 @@ impl From<StoreError> for Status {
             StoreError::Invalid(_) => Self::invalid_argument(said),
             StoreError::Full(_) => Self::resource_exhausted(said),
             StoreError::InUse(_) => Self::failed_precondition(said),
-            StoreError::Disk(_) => Self::internal(said),
+            StoreError::Disk(_) => Self::data_loss(said),
         }
     }
 }
@@ -55,8 +58,14 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Service {
-    async fn ask(&self, call: Call) -> Answer<proto::Reply> {
-        let request = Asked::try_from(call)?;
+    async fn ask<M>(
+        &self,
+        request: Request<M>,
+        call: impl FnOnce(M) -> Call,
+    ) -> Answer<proto::Reply> {
+        let (_, extensions, message) = request.into_parts();
+        let request = Asked::try_from(call(message))?;
+        self.permit(extensions.get(), &request)?;
         let reply = match self.refused(&request) {
             Some(refusal) => Reply::Refused(refusal),
             None => self.0.desk.ask(&request).await?,
@@ -69,11 +78,39 @@ impl Service {
         Ok(Response::new((&reply).into()))
     }
 
+    /// Whether a token covers the job that a request is about.
+    fn permit(&self, token: Option<&Token>, request: &Asked) -> Result<(), Status> {
+        match request {
+            Asked::OpenJob { name, .. } => permit_name(token, &name.0),
+            Asked::Attach { seat, .. } | Asked::Get { seat, .. } | Asked::Commit { seat, .. } => {
+                self.permit_job(token, seat.job)
+            }
+            Asked::Restore { job, .. } | Asked::Release { job, .. } | Asked::CloseJob { job } => {
+                self.permit_job(token, *job)
+            }
+        }
+    }
+
+    fn permit_job(&self, token: Option<&Token>, job: JobId) -> Result<(), Status> {
+        let Some(token) = token.filter(|token| token.jobs.is_some()) else { return Ok(()) };
+        let name = self.0.desk.look(|state, _, _| state.job(job).map(|job| job.name().0.clone()));
+        // Whether there is such a job is none of the bearer's business.
+        permit_name(Some(token), &name.ok_or_else(not_covered)?)
+    }
+
     /// What the core cannot know: whether workers could find out what a new job is about.
     fn refused(&self, request: &Asked) -> Option<Refusal> {
+        if let Asked::Restore { hash, .. } = request
+            && hash.len() > LONGEST_NAME
+        {
+            return Some(Refusal::Mismatch("what names a state has at most 256 bytes".into()));
+        }
         let Asked::OpenJob { name, description, .. } = request else { return None };
-        if name.0.is_empty() || name.0.len() > 256 || name.0.chars().any(char::is_control) {
-            let wrong = "a job's name has 1 to 256 bytes, and no control characters";
+        let proper = |name: &str| {
+            (1..=LONGEST_NAME).contains(&name.len()) && !name.contains(char::is_control)
+        };
+        if !proper(&name.0) || !proper(&description.dataset) {
+            let wrong = "names of jobs and datasets have 1 to 256 bytes, and no control characters";
             return Some(Refusal::Mismatch(wrong.into()));
         }
         let dataset = DatasetId::of(description);
@@ -87,34 +124,45 @@ impl Service {
     }
 }
 
+fn permit_name(token: Option<&Token>, name: &str) -> Result<(), Status> {
+    match token.is_none_or(|token| token.covers(name)) {
+        true => Ok(()),
+        false => Err(not_covered()),
+    }
+}
+
+fn not_covered() -> Status {
+    Status::permission_denied("the token does not cover this job")
+}
+
 #[tonic::async_trait]
 impl Dispatcher for Service {
     async fn open_job(&self, request: Request<proto::OpenJobRequest>) -> Answer<proto::Reply> {
-        self.ask(Call::OpenJob(request.into_inner())).await
+        self.ask(request, Call::OpenJob).await
     }
 
     async fn restore(&self, request: Request<proto::RestoreRequest>) -> Answer<proto::Reply> {
-        self.ask(Call::Restore(request.into_inner())).await
+        self.ask(request, Call::Restore).await
     }
 
     async fn attach(&self, request: Request<proto::AttachRequest>) -> Answer<proto::Reply> {
-        self.ask(Call::Attach(request.into_inner())).await
+        self.ask(request, Call::Attach).await
     }
 
     async fn get(&self, request: Request<proto::GetRequest>) -> Answer<proto::Reply> {
-        self.ask(Call::Get(request.into_inner())).await
+        self.ask(request, Call::Get).await
     }
 
     async fn commit(&self, request: Request<proto::CommitRequest>) -> Answer<proto::Reply> {
-        self.ask(Call::Commit(request.into_inner())).await
+        self.ask(request, Call::Commit).await
     }
 
     async fn release(&self, request: Request<proto::ReleaseRequest>) -> Answer<proto::Reply> {
-        self.ask(Call::Release(request.into_inner())).await
+        self.ask(request, Call::Release).await
     }
 
     async fn close_job(&self, request: Request<proto::CloseJobRequest>) -> Answer<proto::Reply> {
-        self.ask(Call::CloseJob(request.into_inner())).await
+        self.ask(request, Call::CloseJob).await
     }
 
     async fn register_dataset(
@@ -225,7 +273,9 @@ impl Dispatcher for Service {
     }
 
     async fn report(&self, request: Request<proto::ReportRequest>) -> Answer<proto::Reported> {
+        let token = request.extensions().get::<Token>().cloned();
         let report = Report::from(request.into_inner());
+        self.permit_job(token.as_ref(), report.job)?;
         if !self.0.desk.heard(report.job, report.consumer) {
             return Err(Status::not_found(format!(
                 "there is no consumer {} of a job {}",

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::reports::Fare;
-use crate::scale::{Load, Need, View};
+use crate::scale::{Decided, Load, Need, View};
 use crate::{Job, Presence};
 use feedline_wire::status::{ConsumerStatus, JobStatus, JournalStatus, Rates, ScaleStatus, Status};
 use feedline_wire::{ConsumerIndex, Epoch, JobId, Millis, Order};
@@ -20,6 +20,7 @@ pub(crate) fn status(shared: &Shared) -> Status {
     let fares = shared.reports.fares();
     let journal = shared.desk.journal();
     let decided = shared.scale.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let decided = decided.unwrap_or_else(|| Decided::begin(&view(shared)));
     let workers: Vec<_> = shared.workers.status().into_iter().map(|(status, _)| status).collect();
     let present = workers.iter().filter(|status| !status.worker.draining).count();
     Status {

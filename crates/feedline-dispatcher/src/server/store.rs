@@ -76,7 +76,8 @@ pub(crate) struct Store {
     blobs: PathBuf,
     limits: StoreLimits,
     known: Mutex<Known>,
-    uploads: AtomicU64,
+    /// Counts files that were begun.
+    unfinished: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -125,8 +126,8 @@ impl Store {
                 }
             }
         }
-        let (known, uploads) = (Mutex::new(known), AtomicU64::new(0));
-        Ok(Self { disk, datasets, blobs, limits, known, uploads })
+        let (known, unfinished) = (Mutex::new(known), AtomicU64::new(0));
+        Ok(Self { disk, datasets, blobs, limits, known, unfinished })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -255,8 +256,7 @@ impl Store {
         if !blob::is_name(name) {
             return Err(StoreError::Invalid(format!("{name:?} is no name of a blob")));
         }
-        let number = self.uploads.fetch_add(1, Ordering::Relaxed);
-        let file = self.create(&self.blobs.join(format!("{name}-{number}")))?;
+        let file = self.create(&self.blob_path(name))?;
         let naming = Naming::default();
         Ok(Upload { store: Arc::clone(self), name: name.to_owned(), file, naming, bytes: 0 })
     }
@@ -278,8 +278,10 @@ impl Store {
     }
 
     fn create(&self, path: &Path) -> Result<Unfinished> {
+        // The same may come from two at once.
+        let number = self.unfinished.fetch_add(1, Ordering::Relaxed);
         let mut new = path.as_os_str().to_owned();
-        new.push(".new");
+        new.push(format!(".{number}.new"));
         let new = PathBuf::from(new);
         let file = self.disk.create(&new).map_err(|error| disk_error("create", &new, &error))?;
         Ok(Unfinished { file: Some(file), disk: Arc::clone(&self.disk), name: new })

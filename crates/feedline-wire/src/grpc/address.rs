@@ -68,6 +68,20 @@ impl FromStr for Address {
     }
 }
 
+impl Address {
+    /// Whether it can only be reached from this host. A name other than `localhost` may be anything.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp { host, .. } => {
+                host == "localhost"
+                    || host.parse::<std::net::IpAddr>().is_ok_and(|host| host.is_loopback())
+            }
+        }
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -98,6 +112,21 @@ mod tests {
         }
         let short: Address = "localhost:7".parse().unwrap();
         assert_eq!(short.to_string(), "feedline://localhost:7");
+    }
+
+    #[test]
+    fn loopback_and_sockets_are_local() {
+        for (text, local) in [
+            ("127.0.0.1:1", true),
+            ("[::1]:1", true),
+            ("localhost:1", true),
+            ("feedline+unix:///s", true),
+            ("0.0.0.0:1", false),
+            ("[::]:1", false),
+            ("127.evil.example:1", false),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().is_local(), local, "{text}");
+        }
     }
 
     #[test]

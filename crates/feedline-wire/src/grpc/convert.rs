@@ -48,6 +48,23 @@ pub enum Call {
     CloseJob(proto::CloseJobRequest),
 }
 
+impl Call {
+    /// How many bytes the message has on the wire.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        use prost::Message;
+        match self {
+            Self::OpenJob(message) => message.encoded_len(),
+            Self::Restore(message) => message.encoded_len(),
+            Self::Attach(message) => message.encoded_len(),
+            Self::Get(message) => message.encoded_len(),
+            Self::Commit(message) => message.encoded_len(),
+            Self::Release(message) => message.encoded_len(),
+            Self::CloseJob(message) => message.encoded_len(),
+        }
+    }
+}
+
 impl From<&Request> for Call {
     fn from(request: &Request) -> Self {
         match request {

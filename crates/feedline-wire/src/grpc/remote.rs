@@ -6,25 +6,33 @@
 //!     └────── the answer ◄───────┘      nobody waits longer than its patience
 //! ```
 
-use super::address::Address;
+use super::address::{Address, AddressError};
 use super::convert::Call;
 use super::proto::dispatcher_client::DispatcherClient;
-use super::{CHUNK, LONGEST_MESSAGE, PROTOCOL, PROTOCOL_HEADER, proto};
+use super::{BEARER, CHUNK, LONGEST_MESSAGE, PROTOCOL, PROTOCOL_HEADER, TOKEN_HEADER, proto};
 use crate::blob;
 use crate::control::{
     Beat, Control, Dataset, DatasetId, Failure, Orders, Report, Roster, WorkerKey,
 };
+use crate::secret::Secret;
 use crate::status::Status;
+use crate::tls::ClientTls;
+use crate::token::read_file;
+use crate::watched::Watched;
 use crate::{Reply, Request};
 use feedline_core::{Blobs, Tensor};
 use hyper_util::rt::TokioIo;
+use prost::Message;
 use std::future::Future;
 use std::io;
-use std::sync::mpsc;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::metadata::MetadataValue;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
@@ -64,13 +72,45 @@ struct Inner {
 
 type Client = DispatcherClient<InterceptedService<Channel, Headers>>;
 
+/// How a dispatcher is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteOptions {
+    /// Where it is: `feedline://host:port` or `feedline+unix:///path`.
+    pub address: String,
+    /// The file of the token, read again when it changes.
+    pub token: Option<PathBuf>,
+    /// How it is trusted; without, what is said can be read by others on the way.
+    pub tls: Option<ClientTls>,
+    /// Lets a token be sent to another host without TLS.
+    pub insecure: bool,
+}
+
+impl RemoteOptions {
+    /// An address, without token and TLS.
+    #[must_use]
+    pub fn new(address: &str) -> Self {
+        Self { address: address.to_owned(), token: None, tls: None, insecure: false }
+    }
+}
+
 /// What every call carries.
 #[derive(Clone, Debug)]
-struct Headers;
+struct Headers {
+    token: Option<Arc<Watched<Secret<String>>>>,
+}
 
 impl tonic::service::Interceptor for Headers {
     fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, Answer> {
-        request.metadata_mut().insert(PROTOCOL_HEADER, MetadataValue::from_static(PROTOCOL));
+        let metadata = request.metadata_mut();
+        metadata.insert(PROTOCOL_HEADER, MetadataValue::from_static(PROTOCOL));
+        if let Some(token) = &self.token {
+            let value = format!("{BEARER}{}", token.get().expose());
+            let mut value = MetadataValue::try_from(value)
+                .map_err(|_| Answer::unauthenticated("the token has odd letters"))?;
+            // Neither logged nor kept by what is below.
+            value.set_sensitive(true);
+            metadata.insert(TOKEN_HEADER, value);
+        }
         Ok(request)
     }
 }
@@ -80,16 +120,41 @@ trait Duplex: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Duplex for T {}
 
-async fn connect(address: Address) -> io::Result<TokioIo<Box<dyn Duplex>>> {
-    let stream: Box<dyn Duplex> = match &address {
-        Address::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
-            stream.set_nodelay(true)?;
-            Box::new(stream)
-        }
-        Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
-    };
-    Ok(TokioIo::new(stream))
+/// Makes connections.
+#[derive(Clone)]
+struct Connector {
+    address: Address,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl Connector {
+    fn new(address: Address, tls: Option<&ClientTls>) -> Result<Self, String> {
+        let tls = match (&address, tls) {
+            (Address::Tcp { host, .. }, Some(tls)) => {
+                let name = tls.name.clone().unwrap_or_else(|| host.clone());
+                let server = ServerName::try_from(name.clone())
+                    .map_err(|_| format!("{name:?} is no name of a server"))?;
+                Some((TlsConnector::from(tls.config(&["h2"])?), server))
+            }
+            _ => None,
+        };
+        Ok(Self { address, tls })
+    }
+
+    async fn connect(self) -> io::Result<TokioIo<Box<dyn Duplex>>> {
+        let stream: Box<dyn Duplex> = match &self.address {
+            Address::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                match self.tls {
+                    None => Box::new(stream),
+                    Some((tls, name)) => Box::new(tls.connect(name, stream).await?),
+                }
+            }
+            Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+        };
+        Ok(TokioIo::new(stream))
+    }
 }
 
 impl Remote {
@@ -97,12 +162,29 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// [`Failure::Invalid`] if the address is none, [`Failure::Unavailable`] if there is no thread to
-    /// be had.
+    /// As [`Remote::with`].
     pub fn new(address: &str) -> Result<Self, Failure> {
-        let address: Address = address
-            .parse()
-            .map_err(|error: super::AddressError| Failure::Invalid(error.to_string()))?;
+        Self::with(&RemoteOptions::new(address))
+    }
+
+    /// A dispatcher, with a token and TLS where they are needed. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Invalid`] if the address is none, a file cannot be used, or a token would be sent in
+    /// the clear; [`Failure::Unavailable`] if there is no thread to be had.
+    pub fn with(options: &RemoteOptions) -> Result<Self, Failure> {
+        let RemoteOptions { address, token, tls, insecure } = options;
+        let address: Address =
+            address.parse().map_err(|error: AddressError| Failure::Invalid(error.to_string()))?;
+        if token.is_some() && tls.is_none() && !insecure && !address.is_local() {
+            return Err(Failure::Invalid(format!(
+                "a token would travel to {address} in the clear: use TLS"
+            )));
+        }
+        let token = token.as_ref().map(|path| Watched::new(path, read_file)).transpose();
+        let token = token.map_err(Failure::Invalid)?.map(Arc::new);
+        let connector = Connector::new(address.clone(), tls.as_ref()).map_err(Failure::Invalid)?;
         let unavailable =
             |error: io::Error| Failure::Unavailable(format!("no thread for it: {error}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -110,17 +192,15 @@ impl Remote {
         let handle = runtime.handle().clone();
         let client = {
             let _entered = handle.enter();
-            let to = address.clone();
-            let connector = tower::service_fn(move |_| connect(to.clone()));
+            let connector = tower::service_fn(move |_| connector.clone().connect());
             let channel = Endpoint::from_static("http://feedline")
                 .connect_timeout(CONNECTING)
                 .http2_keep_alive_interval(Duration::from_secs(5))
                 .keep_alive_timeout(Duration::from_secs(5))
                 .keep_alive_while_idle(true)
                 .connect_with_connector_lazy(connector);
-            DispatcherClient::with_interceptor(channel, Headers)
+            DispatcherClient::with_interceptor(channel, Headers { token })
                 .max_decoding_message_size(LONGEST_MESSAGE)
-                .max_encoding_message_size(LONGEST_MESSAGE)
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let (ending, ended) = mpsc::channel();
@@ -219,7 +299,8 @@ impl Remote {
         let said = format!("{}: {}", self.address, told(&answer));
         match answer.code() {
             Code::Unauthenticated | Code::PermissionDenied => Failure::Denied(said),
-            code if may_pass(code) || code == Code::DeadlineExceeded => Failure::Unavailable(said),
+            Code::DeadlineExceeded | Code::ResourceExhausted => Failure::Unavailable(said),
+            code if may_pass(code) => Failure::Unavailable(said),
             _ => Failure::Invalid(answer.message().to_owned()),
         }
     }
@@ -229,12 +310,7 @@ impl Remote {
 fn may_pass(code: Code) -> bool {
     matches!(
         code,
-        Code::Unavailable
-            | Code::Unknown
-            | Code::Internal
-            | Code::Cancelled
-            | Code::Aborted
-            | Code::ResourceExhausted
+        Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled | Code::Aborted
     )
 }
 
@@ -290,6 +366,16 @@ fn timed<T>(message: T, left: Duration) -> tonic::Request<T> {
 
 fn malformed(malformed: super::convert::Malformed) -> Failure {
     Failure::Invalid(malformed.to_string())
+}
+
+/// Whether a message is short enough to be sent.
+fn fits(what: &str, bytes: usize) -> Result<(), Failure> {
+    match bytes <= LONGEST_MESSAGE {
+        true => Ok(()),
+        false => Err(Failure::Invalid(format!(
+            "{what} takes {bytes} bytes, and messages have at most {LONGEST_MESSAGE}"
+        ))),
+    }
 }
 
 /// A blob in pieces, the first of which names it.
@@ -356,6 +442,7 @@ impl Control for Remote {
 
     fn ask(&self, request: &Request, patience: Duration) -> Result<Reply, Failure> {
         let call = Call::from(request);
+        fits("the request", call.encoded_len())?;
         let reply = self.call(patience, move |mut client, left| {
             let call = call.clone();
             async move {
@@ -376,6 +463,7 @@ impl Control for Remote {
 
     fn register(&self, dataset: &Dataset, blobs: &Blobs) -> Result<DatasetId, Failure> {
         let message = proto::Dataset::from(dataset);
+        fits("the plan and the names of its blobs", message.encoded_len())?;
         for _ in 0..3 {
             let message = message.clone();
             let registered =
@@ -424,6 +512,7 @@ impl Control for Remote {
 
     fn beat(&self, beat: &Beat) -> Result<Orders, Failure> {
         let message = proto::BeatRequest::from(beat);
+        fits("the beat", message.encoded_len())?;
         let orders = self.call(PATIENCE / 2, move |mut client, left| {
             let request = timed(message.clone(), left);
             async move { client.beat(request).await.map(tonic::Response::into_inner) }

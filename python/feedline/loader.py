@@ -93,6 +93,7 @@ class Loader:
             self._options["with_index"] = True
         self._pipeline.check_options(self._options)
         self._epochs: int | None = None
+        self._warns = True
         self._run: _core.Run | None = None
         self._state: str | None = None
         self._epoch = 0
@@ -127,7 +128,7 @@ class Loader:
                 self._close()
                 raise
             if raw is None:
-                if not self._within and self._state is None and self._pipeline.length:
+                if self._warns and not self._within and self._state is None and self._pipeline.length:
                     warnings.warn(
                         f"epoch {self._epoch} has no batch for rank {self.rank} of {self.world}: there "
                         f"are {self._pipeline.length} samples (is batch larger than that, with "

@@ -65,6 +65,8 @@ class Distributed(Loader):
         self.url = url
         self.job = job
         self.order = order
+        # Others may have been faster, and used all of an epoch.
+        self._warns = order == "exact"
         self._job = {name: value for name, value in given.items() if value is not None}
         self._options.pop("tune", None)
         self._options.pop("order", None)
@@ -137,6 +139,8 @@ class LocalCluster:
         if memory is not None:
             self._arguments += ["--memory", memory]
         self._processes: list[subprocess.Popen[str]] = []
+        # Told to end, and not gone yet.
+        self._ending: list[subprocess.Popen[str]] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._scaler: threading.Thread | None = None
@@ -165,6 +169,8 @@ class LocalCluster:
             self._processes = [one for one in self._processes if one.poll() is None]
             for one in self._processes[workers:]:
                 one.terminate()
+            self._ending += self._processes[workers:]
+            self._ending = [one for one in self._ending if one.poll() is None]
             self._processes = self._processes[:workers]
             started = []
             while len(self._processes) < workers:
@@ -206,7 +212,7 @@ class LocalCluster:
         if self._scaler is not None:
             self._scaler.join()
         with self._lock:
-            processes, self._processes = self._processes, []
+            processes, self._processes = self._processes + self._ending, []
         for one in processes:
             one.terminate()
         for one in processes:

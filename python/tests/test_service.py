@@ -100,7 +100,7 @@ def test_merged_states_go_on_anywhere(cluster):
     local.load_state_dict(merged)
     here = seen + collections.Counter(n for batch in local for n in batch["index"].tolist())
     assert here == dict.fromkeys(range(120), 1)
-    with ds.distribute(cluster.url, job="merge", order="any") as loader:
+    with ds.distribute(cluster.url, job="merge", order="any", window=2) as loader:
         loader.load_state_dict(merged)
         for batch in loader:
             seen.update(batch["index"].tolist())

@@ -61,7 +61,7 @@ simulate: ## run the service's protocol through 1,000,000 simulated runs: make s
 		cargo test $(LOCKED) -p feedline-dispatcher --no-default-features --test simulation exactly_once
 
 .PHONY: test-frameworks
-test-frameworks: $(FRAMEWORKS)/.package ## run the tests that need torch and jax
+test-frameworks: $(FRAMEWORKS)/.package ## run the tests that need torch, jax and pyarrow
 	$(FRAMEWORKS)/bin/python -m pytest python/tests_frameworks
 
 .PHONY: check

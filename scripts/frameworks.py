@@ -16,6 +16,7 @@ OTHERS = [
     "nibabel>=5.3",
     "numpy>=1.26",
     "pillow==13.0.0",
+    "pyarrow>=18",
     "pytest>=8",
     "scipy>=1.14",
 ]

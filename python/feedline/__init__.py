@@ -11,6 +11,7 @@
 from ._core import (
     PipelineError,
     RecordError,
+    ServiceError,
     SourceError,
     StateError,
     UnavailableError,
@@ -18,18 +19,25 @@ from ._core import (
 )
 from .dataset import Dataset
 from .loader import Loader, merge_states
-from .sources import arrays, files, from_plan, images, nifti, npy, range
+from .saving import Saved
+from .service import Distributed, LocalCluster
+from .sources import arrays, arrow, files, from_plan, images, nifti, npy, range
 
 __all__ = [
     "Dataset",
+    "Distributed",
     "Loader",
+    "LocalCluster",
     "PipelineError",
     "RecordError",
+    "Saved",
+    "ServiceError",
     "SourceError",
     "StateError",
     "UnavailableError",
     "__version__",
     "arrays",
+    "arrow",
     "files",
     "from_plan",
     "images",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .loader import Loader
+    from .saving import Saved
+    from .service import Distributed
 
 Size = int | Sequence[int]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -374,13 +376,61 @@ class Dataset:
 
     # ----------------------------------------------------------------------- where samples meet
 
-    def batch(self, size: int, *, drop_last: bool = False, pad: bool = False) -> Self:
+    def batch(
+        self,
+        size: int,
+        *,
+        drop_last: bool = False,
+        pad: bool = False,
+        pad_ragged: bool = False,
+        value: float = 0.0,
+    ) -> Self:
         """Stacks `size` samples.
 
         An incomplete last batch is delivered as it is, or dropped (`drop_last`), or filled up with
-        zeros (`pad`), with a field `mask` that is true for real rows.
+        zeros (`pad`), with a field `mask` that is true for real rows. With `pad_ragged`, fields
+        whose first dimension differs from sample to sample are filled up with `value` to the
+        longest of the batch; how long each row of `tokens` was is in the field `tokens_length`.
         """
-        return self._then("batch", size=size, drop_last=drop_last, pad=pad)
+        return self._then(
+            "batch", size=size, drop_last=drop_last, pad=pad, pad_ragged=pad_ragged, value=value
+        )
+
+    def bucket(
+        self,
+        boundaries: Sequence[int],
+        size: int | None = None,
+        *,
+        sizes: Sequence[int] | None = None,
+        field: str | None = None,
+        stretch: int = 4096,
+        pad_to: Literal["longest", "boundary"] = "longest",
+        value: float = 0.0,
+        drop_last: bool = False,
+    ) -> Self:
+        """Stacks samples of about the same length, in the place of `batch`.
+
+        Class c holds samples whose `field` is at most `boundaries[c]` long (its first dimension, or
+        the bytes of a text), the last class all longer ones. A class that has `size` samples (or its
+        own of `sizes`, one more than boundaries) gives a batch. After every `stretch` samples of the
+        order what is left is delivered in smaller batches, or dropped (`drop_last`).
+
+        Shorter samples are filled up with `value` to the longest of the batch, or to the class's
+        boundary, so that there are few shapes; `tokens_length` has the lengths of `tokens`. Without
+        `drop_last` a field `mask` is true for real rows. `loader(rounds=True)` gives all ranks
+        batches of one class at each step.
+        """
+        return self._then(
+            "bucket",
+            boundaries=list(boundaries),
+            size=size,
+            sizes=sizes,
+            field=field,
+            stretch=stretch,
+            pad_to=pad_to,
+            value=value,
+            drop_last=drop_last,
+        )
 
     def on_error(
         self,
@@ -408,6 +458,7 @@ class Dataset:
         memory: int | str | None = None,
         rank: int | None = None,
         world: int | None = None,
+        rounds: bool = False,
         seed: int = 0,
         with_index: bool = False,
         ahead: int | None = None,
@@ -431,6 +482,10 @@ class Dataset:
         its place (32 if it is not given, or as many as 4,096 samples allow).
         `record` names a file in which each batch's samples are written down, and `replay` such a
         file, whose batches are then delivered again.
+
+        With `rounds=True` and `bucket`, all ranks get batches of one class of lengths at each step,
+        and equally many steps, so that none waits for a longer batch than its own. Every rank then
+        prepares the samples of all.
         """
         from .loader import Loader
 
@@ -440,6 +495,7 @@ class Dataset:
             memory=memory,
             rank=rank,
             world=world,
+            rounds=rounds,
             seed=seed,
             with_index=with_index,
             ahead=ahead,
@@ -489,6 +545,94 @@ class Dataset:
             )
             for number in range(count)
         ]
+
+    def distribute(
+        self,
+        url: str,
+        *,
+        job: str,
+        order: Literal["exact", "any"] = "exact",
+        visitation: Literal["exactly-once", "at-most-once"] = "exactly-once",
+        consumer: int | None = None,
+        consumers: int | None = None,
+        seed: int = 0,
+        with_index: bool = False,
+        memory: int | str | None = None,
+        window: int | None = None,
+        timeout: float | None = None,
+        shared_memory: bool = True,
+        local_from: str | None = None,
+        rounds: bool = False,
+    ) -> Distributed:
+        """A loader whose samples are prepared by the workers of a service.
+
+        `url` names its dispatcher (`feedline://host:7070`), and `job` what all clients of this
+        training run have in common. `consumer` and `consumers` are found out as `rank` and `world` of
+        a local loader are.
+
+        With `order="exact"` consumer i of n gets, bit for bit, what rank i of n gets locally, and the
+        states of both fit each other. With `order="any"` batches go to whoever asks first; each sample
+        is seen exactly once an epoch, over what the clients' checkpoints remember, or at most once if
+        `visitation` says so. `memory` bounds what is received ahead, `window` is the number of steps
+        that are dealt at a time, and after `timeout` seconds without a batch an error says what is
+        waited for. On the same host batches come through shared memory, unless that is switched off.
+        `local_from` names the first step that is taken here and not by workers: the last ones often
+        make samples larger, and the results are equal. `rounds` deals the batches of `bucket` to the
+        clients of a synchronous job so that in each step all of them have samples of one length class.
+        """
+        from .service import Distributed
+
+        return Distributed(
+            self,
+            url,
+            job=job,
+            order=order,
+            visitation=visitation,
+            consumer=consumer,
+            consumers=consumers,
+            seed=seed,
+            with_index=with_index,
+            memory=memory,
+            window=window,
+            timeout=timeout,
+            shared_memory=shared_memory,
+            local_from=local_from,
+            rounds=rounds,
+        )
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        shard: int | str | None = None,
+        rows: int | None = None,
+        threads: int | None = None,
+        memory: int | str | None = None,
+        progress: bool = True,
+    ) -> Saved:
+        """Computes an epoch and keeps its samples in a folder of Arrow files, which `fl.arrow` reads.
+
+        Files have about `shard` bytes (`"256MB"`, the default) or `rows` rows. A call that was
+        interrupted, by Ctrl-C or by a crash, is repeated: files that are there are not written again,
+        and a file that can be seen is whole. Several processes may save to one folder at once. The
+        rows of batches are saved one by one, without those that `drop_last` leaves out and without
+        padding. `progress` shows a line if stderr is a terminal.
+        """
+        from .saving import save
+
+        return save(
+            self,
+            folder,
+            seed=seed,
+            epoch=epoch,
+            shard=shard,
+            rows=rows,
+            threads=threads,
+            memory=memory,
+            progress=progress,
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch with default settings; the next time, the next epoch."""
@@ -594,8 +738,8 @@ def _exact_length(steps: tuple[int, int | None]) -> int:
         raise TypeError("this pipeline repeats for ever, so it has no length; see len_bounds()")
     if least != most:
         raise TypeError(
-            "bad samples may be left out (on_error), so the length is not known before the end of "
-            "the epoch; len_bounds() gives its least and greatest value"
+            "batches go by length (bucket) or bad samples may be left out (on_error), so the length "
+            "is not known before the end of the epoch; len_bounds() gives its least and greatest value"
         )
     return most
 

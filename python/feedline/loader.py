@@ -37,6 +37,7 @@ class Loader:
         memory: int | str | None = None,
         rank: int | None = None,
         world: int | None = None,
+        rounds: bool = False,
         seed: int = 0,
         with_index: bool = False,
         ahead: int | None = None,
@@ -63,6 +64,7 @@ class Loader:
         self.dataset = dataset
         self.rank = rank
         self.world = world
+        self.rounds = rounds
         self.seed = seed
         if max_slip is not None and order != "ready":
             raise ValueError("max_slip goes with order=\"ready\"")
@@ -82,7 +84,7 @@ class Loader:
         }
         self._options = {name: value for name, value in options.items() if value is not None}
         self._team = team
-        self._options |= {"rank": rank, "world": world, "seed": seed}
+        self._options |= {"rank": rank, "world": world, "rounds": rounds, "seed": seed}
         if with_index:
             if "index" in self._pipeline.fields and not dataset._index_is_its_own():
                 raise _core.PipelineError(
@@ -129,7 +131,8 @@ class Loader:
                     warnings.warn(
                         f"epoch {self._epoch} has no batch for rank {self.rank} of {self.world}: there "
                         f"are {self._pipeline.length} samples (is batch larger than that, with "
-                        "drop_last, or was every sample skipped?)",
+                        "drop_last, has bucket fewer stretches than there are ranks, or was every "
+                        "sample skipped?)",
                         stacklevel=2,
                     )
                 self._epoch, self._within, self._state = self._epoch + 1, False, None
@@ -150,20 +153,22 @@ class Loader:
             options = dict(self._options)
             if self._epochs is not None:
                 options["epochs"] = self._epochs
-            team = None if self._team is None else self._team._threads(self)
-            run = _core.Run(self._pipeline, self._state, self._epoch, options, team)
-            self._run = run
+            run = self._run = self._start(options)
         return run
+
+    def _start(self, options: dict[str, Any]) -> _core.Run:
+        team = None if self._team is None else self._team._threads(self)
+        return _core.Run(self._pipeline, self._state, self._epoch, options, team)
 
     def __len__(self) -> int:
         """Batches (or samples) of this rank in an epoch."""
         from .dataset import _exact_length
 
-        return _exact_length(self._pipeline.steps(self.rank, self.world))
+        return _exact_length(self._pipeline.steps(self.rank, self.world, self.rounds))
 
     def len_bounds(self) -> tuple[int, int | None]:
         """Least and greatest number of batches in an epoch; None if it never ends."""
-        least, most = self._pipeline.steps(self.rank, self.world)
+        least, most = self._pipeline.steps(self.rank, self.world, self.rounds)
         return (0 if most is None else least), most
 
     # ----------------------------------------------------------------------------------- state
@@ -201,6 +206,11 @@ class Loader:
         The state may come from any number of threads; from another number of ranks as well, if the
         pipeline's length is known, otherwise after `merge_states`.
         """
+        if "checkpoint" in state:
+            raise _core.StateError(
+                "this state was saved by a distributed loader with order \"any\": merge the states of "
+                "all its clients first (merge_states)"
+            )
         text = json.dumps(state)
         own, epoch = self._pipeline.adopt_state(text, self.seed, self.rank, self.world)
         self._close()

@@ -114,6 +114,18 @@ def npy(
     return Dataset._source("npy", {"path": os.fspath(path), **_fields(fields), "rows": rows})
 
 
+def arrow(path: Path) -> Dataset:
+    """The rows of Arrow files (IPC file format): those of a folder, or one file.
+
+    `Dataset.save` writes such folders; `.arrow` and `.feather` files of others are read as well.
+    Columns are fields: numbers and truth values, lists and tensors of them, bytes and text.
+    Compressed files and dictionaries are not read. A folder that is still being saved is refused.
+
+    Columns of a few bytes a row are held in memory; of others, only what is used is read.
+    """
+    return Dataset._source("arrow", {"path": os.fspath(path)})
+
+
 def nifti(
     path: Path, fields: Mapping[str, str] | None = None, *, channel: bool = False
 ) -> Dataset:

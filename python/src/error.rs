@@ -9,6 +9,7 @@ create_exception!(feedline, PipelineError, PyValueError, "The pipeline is descri
 create_exception!(feedline, SourceError, PyOSError, "The data is missing or is not what it was.");
 create_exception!(feedline, RecordError, PyRuntimeError, "One sample cannot be used.");
 create_exception!(feedline, UnavailableError, PyOSError, "Storage did not answer; try again.");
+create_exception!(feedline, ServiceError, PyRuntimeError, "The service cannot go on by itself.");
 create_exception!(feedline, StateError, PyValueError, "A saved state does not fit this loader.");
 
 /// The exception for an error.
@@ -29,6 +30,7 @@ pub(crate) fn raise(error: Error) -> PyErr {
         }),
         Error::Unavailable { .. } => UnavailableError::new_err(text),
         Error::State(_) => StateError::new_err(text),
+        Error::Service(_) => ServiceError::new_err(text),
         Error::Budget(_) => RecordError::new_err(text),
         _ => PyRuntimeError::new_err(text),
     }
@@ -41,5 +43,6 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SourceError", py.get_type::<SourceError>())?;
     module.add("RecordError", py.get_type::<RecordError>())?;
     module.add("UnavailableError", py.get_type::<UnavailableError>())?;
+    module.add("ServiceError", py.get_type::<ServiceError>())?;
     module.add("StateError", py.get_type::<StateError>())
 }

@@ -7,6 +7,7 @@ mod blob;
 mod error;
 mod pipeline;
 mod run;
+mod service;
 mod team;
 mod tensor;
 
@@ -40,6 +41,9 @@ fn steps() -> Vec<&'static str> {
 /// One state out of those of all ranks.
 #[pyfunction]
 fn merge_states(states: Vec<String>) -> PyResult<String> {
+    if states.first().is_some_and(|state| feedline_remote::is_dealt(state)) {
+        return Ok(feedline_remote::merge_states(&states).map_err(error::raise)?.to_json());
+    }
     let states: feedline_core::Result<Vec<_>> =
         states.iter().map(|text| feedline_engine::State::from_json(text)).collect();
     let merged = states.and_then(|states| feedline_engine::merge_states(&states));
@@ -59,12 +63,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<blob::Blob>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<run::Run>()?;
+    module.add_class::<service::Dispatcher>()?;
     module.add_class::<team::Team>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_function(wrap_pyfunction!(check, module)?)?;
     module.add_function(wrap_pyfunction!(steps, module)?)?;
     module.add_function(wrap_pyfunction!(parse_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(merge_states, module)?)?;
+    module.add_function(wrap_pyfunction!(service::service_status, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     error::add(module)

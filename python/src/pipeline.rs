@@ -7,6 +7,7 @@ use crate::tensor::export_batch;
 use feedline_core::{
     Address, Batch, Blobs, Cancel, Error, Position, Result, SampleSeed, Seed, Store,
 };
+use feedline_engine::save::{SaveOptions, SaveProgress, Saved, ShardSize, Shards};
 use feedline_engine::{Delivery, Options, Recording, Steps};
 use feedline_ops::Pipeline as Opened;
 use pyo3::exceptions::{PyIndexError, PyValueError};
@@ -22,6 +23,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Pipeline {
     pub(crate) opened: Arc<Opened>,
     pub(crate) store: Arc<dyn Store>,
+    /// The large arguments of its steps.
+    pub(crate) blobs: Blobs,
 }
 
 /// Options of a run, by name.
@@ -61,6 +64,7 @@ pub(crate) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
             "seed" => options.seed = Seed(value.extract()?),
             "rank" => options.rank = value.extract()?,
             "world" => options.world = value.extract()?,
+            "rounds" => options.rounds = value.extract()?,
             "epochs" => options.epochs = value.extract()?,
             "with_index" => options.with_index = value.extract()?,
             other => return Err(PyValueError::new_err(format!("there is no option {other}"))),
@@ -78,7 +82,7 @@ impl Pipeline {
             blobs.into_iter().map(|(hash, blob)| (hash, blob.get().tensor.clone())).collect();
         let store: Arc<dyn Store> = feedline_store::machine_store().map_err(raise)?;
         let opened = py.detach(|| Opened::open(&plan, &*store, &blobs)).map_err(raise)?;
-        Ok(Self { opened: Arc::new(opened), store })
+        Ok(Self { opened: Arc::new(opened), store, blobs })
     }
 
     /// Samples in the source.
@@ -109,14 +113,19 @@ impl Pipeline {
         self.opened.output.fields.iter().map(|field| field.name.as_str()).collect()
     }
 
-    /// Least and greatest number of steps in an epoch of this rank; the latter None if it never
-    /// ends.
-    fn steps(&self, rank: u64, world: u64) -> PyResult<(u64, Option<u64>)> {
+    /// Least and greatest number of steps in an epoch of this rank, perhaps in rounds; the latter
+    /// None if it never ends.
+    #[pyo3(signature = (rank, world, rounds = false))]
+    fn steps(&self, rank: u64, world: u64, rounds: bool) -> PyResult<(u64, Option<u64>)> {
         if world == 0 || rank >= world {
             return Err(PyValueError::new_err(format!("rank {rank} of {world} ranks")));
         }
         let start = Position::default();
-        Ok(match feedline_engine::steps_left(&self.opened, &start, rank, world) {
+        let steps = match rounds {
+            true => feedline_engine::rounds_left(&self.opened, &start, world),
+            false => feedline_engine::steps_left(&self.opened, &start, rank, world),
+        };
+        Ok(match steps {
             Steps::Exactly(steps) => (steps, Some(steps)),
             Steps::Between(least, most) => (least, Some(most)),
             Steps::Endless => (u64::MAX, None),
@@ -172,6 +181,85 @@ impl Pipeline {
             }
         });
         export_batch(py, batch?, true)
+    }
+
+    /// Saves an epoch to a folder of Arrow files. `tell` is called with shards done, shards, places
+    /// done, places and bytes. Gives rows, bytes, shards, written, skipped and seconds.
+    #[expect(clippy::too_many_arguments, reason = "they are named on the other side")]
+    fn save(
+        &self,
+        py: Python<'_>,
+        blobs: HashMap<String, Py<Blob>>,
+        folder: PathBuf,
+        seed: u64,
+        epoch: u64,
+        shard: Option<&str>,
+        rows: Option<u64>,
+        given: &Bound<'_, PyDict>,
+        tell: Option<Py<PyAny>>,
+    ) -> PyResult<(u64, u64, u64, u64, u64, f64)> {
+        let run = options(given)?;
+        let size = match (rows, shard) {
+            (Some(rows), _) => ShardSize::Rows(rows),
+            (None, Some(text)) => {
+                let wrong = |reason| PyValueError::new_err(format!("shard: {reason}"));
+                ShardSize::Bytes(feedline_ops::order::parse_bytes(text).map_err(wrong)?)
+            }
+            (None, None) => ShardSize::default(),
+        };
+        let blobs: Blobs =
+            blobs.into_iter().map(|(hash, blob)| (hash, blob.get().tensor.clone())).collect();
+        let cancel = Cancel::default();
+        let latest = Mutex::new(None);
+        let note = |progress: &SaveProgress| {
+            *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(*progress);
+        };
+        let work = || {
+            let store = Arc::clone(&self.store);
+            let plan = &self.opened.plan;
+            let shards = Shards::cut(plan, store, &blobs, (Seed(seed), epoch), size)?;
+            let (cancel, progress) =
+                (cancel.clone(), Some(&note as &(dyn Fn(&SaveProgress) + Sync)));
+            feedline_engine::save::save(shards, &folder, &SaveOptions { run, cancel, progress })
+        };
+        let report = || -> PyResult<()> {
+            let progress = latest.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match (&tell, progress) {
+                (Some(tell), Some(p)) => {
+                    let told = (p.shards_done, p.shards, p.places_done, p.places, p.bytes);
+                    tell.call1(py, told).map(|_| ())
+                }
+                _ => Ok(()),
+            }
+        };
+        let saved = std::thread::scope(|scope| {
+            let (done, result) = std::sync::mpsc::channel();
+            let result = Mutex::new(result);
+            let work = AssertUnwindSafe(work);
+            scope.spawn(move || {
+                let panicked = |_| Err(Error::Internal("saving panicked".into()));
+                done.send(catch_unwind(work).unwrap_or_else(panicked))
+            });
+            loop {
+                let wait =
+                    || result.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE);
+                if let Ok(saved) = py.detach(wait) {
+                    report()?;
+                    return saved.map_err(raise);
+                }
+                if let Err(error) = py.check_signals().and_then(|()| report()) {
+                    cancel.cancel();
+                    // What was begun is taken away before anyone goes on.
+                    py.detach(|| {
+                        let result = result.lock().unwrap_or_else(PoisonError::into_inner);
+                        drop(result.recv());
+                    });
+                    return Err(error);
+                }
+            }
+        })?;
+        let Saved { rows, bytes, shards, written, skipped, seconds } = saved;
+        Ok((rows, bytes, shards, written, skipped, seconds))
     }
 
     /// The state at the beginning of an epoch.

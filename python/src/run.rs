@@ -4,8 +4,9 @@ use crate::error::raise;
 use crate::pipeline::{Pipeline, options};
 use crate::team::Team;
 use crate::tensor::export_batch;
-use feedline_core::{Position, Seed};
-use feedline_engine::{Next, Run as Running, State, Watch};
+use feedline_core::{Position, Result, Seed};
+use feedline_engine::{Next, Run as Local, State, Watch};
+use feedline_remote::Remote;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -22,17 +23,88 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 #[pyclass(frozen, module = "feedline._core")]
 pub(crate) struct Run {
     run: ManuallyDrop<Mutex<Running>>,
-    watch: Watch,
+    /// Tells what a local run does while a thread takes its batches.
+    watch: Option<Watch>,
     opened: Arc<feedline_ops::Pipeline>,
-    /// Where the run stood before the last call of `next`.
-    before: Mutex<Position>,
+    /// Where the run stood before the last call of `next`, if that is a position.
+    before: Mutex<Option<Position>>,
     /// Whether someone has closed it.
     closed: AtomicBool,
     process: u32,
 }
 
+/// Where the samples are prepared.
+enum Running {
+    Here(Local),
+    Remote(Box<Remote>),
+}
+
+impl Running {
+    fn next_within(&mut self, patience: Duration) -> Result<Option<Next>> {
+        match self {
+            Self::Here(run) => run.next_within(patience),
+            Self::Remote(run) => run.next_within(patience),
+        }
+    }
+
+    fn position(&self) -> Option<Position> {
+        match self {
+            Self::Here(run) => Some(run.position()),
+            Self::Remote(run) => run.position(),
+        }
+    }
+
+    /// The state at a position, or where it stands.
+    fn state(&self, opened: &feedline_ops::Pipeline, at: Option<Position>) -> Result<String> {
+        let options = match self {
+            Self::Here(run) => run.options(),
+            Self::Remote(run) => run.options(),
+        };
+        let (seed, rank, world) = (options.seed, options.rank, options.world);
+        match (at.or_else(|| self.position()), self) {
+            (Some(position), _) => {
+                Ok(State::new(opened, position, Seed(seed.0), rank, world).to_json())
+            }
+            (None, Self::Remote(run)) => run.state(),
+            (None, Self::Here(run)) => {
+                Ok(State::new(opened, run.position(), Seed(seed.0), rank, world).to_json())
+            }
+        }
+    }
+}
+
+impl Run {
+    fn made(run: Running, watch: Option<Watch>, opened: Arc<feedline_ops::Pipeline>) -> Self {
+        let before = Mutex::new(run.position());
+        let (run, closed) = (ManuallyDrop::new(Mutex::new(run)), AtomicBool::new(false));
+        Self { run, watch, opened, before, closed, process: std::process::id() }
+    }
+}
+
 #[pymethods]
 impl Run {
+    /// Starts on a service, at a state or at the beginning of an epoch.
+    #[staticmethod]
+    fn remote(
+        py: Python<'_>,
+        pipeline: &Pipeline,
+        state: Option<&str>,
+        epoch: u64,
+        given: &Bound<'_, PyDict>,
+        job: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
+        let options = options(given)?;
+        let (control, job) = crate::service::job(job)?;
+        let opened = Arc::clone(&pipeline.opened);
+        let start = || {
+            let opened = Arc::clone(&pipeline.opened);
+            let data = (&*pipeline.store, &pipeline.blobs);
+            Remote::start(control, opened, data, state, epoch, job, options)
+        };
+        let run = py.detach(start).map_err(raise)?;
+        Ok(Self::made(Running::Remote(Box::new(run)), None, opened))
+    }
+
     /// Starts at a state, or at the beginning of an epoch.
     #[new]
     fn new(
@@ -53,18 +125,15 @@ impl Run {
                 .map_err(raise)?,
         };
         let store = Arc::clone(&pipeline.store);
-        let before = Mutex::new(position.clone());
         let run = match team {
-            None => Running::start(Arc::clone(&opened), store, position, options),
+            None => Local::start(Arc::clone(&opened), store, position, options),
             Some(team) => {
-                Running::start_in(&team.threads, Arc::clone(&opened), store, position, options)
+                Local::start_in(&team.threads, Arc::clone(&opened), store, position, options)
             }
         };
         let run = run.map_err(raise)?;
-        let process = std::process::id();
         let watch = run.watch();
-        let (run, closed) = (ManuallyDrop::new(Mutex::new(run)), AtomicBool::new(false));
-        Ok(Self { run, watch, opened, before, closed, process })
+        Ok(Self::made(Running::Here(run), Some(watch), opened))
     }
 
     /// Whether this process started the run.
@@ -123,18 +192,22 @@ impl Run {
                 ));
             }
         };
-        let options = run.options();
-        let (seed, rank, world) = (options.seed, options.rank, options.world);
-        let position = match before {
+        let at = match before {
             true => self.before.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            false => run.position(),
+            false => None,
         };
-        Ok(State::new(&self.opened, position, Seed(seed.0), rank, world).to_json())
+        run.state(&self.opened, at).map_err(raise)
     }
 
     /// What the run did so far, as JSON.
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
-        let stats = py.detach(|| serde_json::to_string(&self.watch.stats()));
+        let stats = py.detach(|| match &self.watch {
+            Some(watch) => serde_json::to_string(&watch.stats()),
+            None => match &*self.run.lock().unwrap_or_else(PoisonError::into_inner) {
+                Running::Remote(run) => serde_json::to_string(&run.stats()),
+                Running::Here(run) => serde_json::to_string(&run.stats()),
+            },
+        });
         stats.map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 }

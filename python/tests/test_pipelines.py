@@ -216,7 +216,7 @@ def test_plans_travel(photos: Path, tmp_path: Path):
 
 
 def test_every_step_has_a_typed_documented_method():
-    sources = {"images", "files", "arrays", "npy", "nifti", "range"}
+    sources = {"images", "files", "arrays", "npy", "arrow", "nifti", "range"}
     for step in _core.steps():
         owner = fl if step in sources else fl.Dataset
         method = getattr(owner, step, None)

@@ -61,14 +61,19 @@ impl PlanArg {
         }
     }
 
-    /// Reads the plan, checks it and opens its data.
-    pub(crate) fn open(&self) -> Result<Opened> {
+    /// Reads the plan with its large arguments, and finds the store of its data.
+    pub(crate) fn load(&self) -> Result<(Plan, Blobs, Arc<dyn Store>)> {
         let Given { plan, file } = self.read()?;
         let blobs = match &file {
             Some(file) => read_blobs(file)?,
             None => Blobs::new(),
         };
-        let store: Arc<dyn Store> = feedline_store::machine_store()?;
+        Ok((plan, blobs, feedline_store::machine_store()?))
+    }
+
+    /// Reads the plan, checks it and opens its data.
+    pub(crate) fn open(&self) -> Result<Opened> {
+        let (plan, blobs, store) = self.load()?;
         let pipeline = Pipeline::open(&plan, &*store, &blobs)?;
         Ok(Opened { pipeline: Arc::new(pipeline), store })
     }
@@ -200,6 +205,9 @@ pub(crate) struct RunArgs {
     /// With --order ready: how many batches a sample may move [default: 32, or as many as 4,096 samples allow]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_slip: Option<u64>,
+    /// All ranks take batches of one class of lengths in rounds, where the plan has bucket
+    #[arg(long)]
+    rounds: bool,
     /// Write each batch's samples down in this file
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -211,7 +219,8 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     /// The engine's options, for `epochs` epochs or without end.
     pub(crate) fn options(&self, epochs: Option<u64>) -> Result<Options> {
-        let Self { threads, memory, seed, rank, world, order, max_slip, record, replay } = self;
+        let Self { threads, memory, seed, rank, world, rounds, .. } = self;
+        let Self { order, max_slip, record, replay, .. } = self;
         if rank >= world {
             bail!(Usage(format!("--rank {rank} of --world {world}: ranks count from 0")));
         }
@@ -231,6 +240,7 @@ impl RunArgs {
             seed: Seed(*seed),
             rank: *rank,
             world: *world,
+            rounds: *rounds,
             epochs,
             delivery,
             record: record.clone(),
@@ -240,7 +250,7 @@ impl RunArgs {
 }
 
 /// Reads a number of bytes: `1000000`, `512MB`, `1.5 GiB`.
-fn parse_bytes(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     let wrong = || format!("{text:?} is no size; write it like 512MB or 2GiB");
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number: f64 = text[..end].parse().map_err(|_| wrong())?;

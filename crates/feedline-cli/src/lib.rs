@@ -3,7 +3,9 @@
 //! ```text
 //!  check    is it right?            run      go through it        demo    see what Feedline does
 //!  explain  what will happen?       bench    how fast is it?      steps   what can be written?
-//!  peek     what comes out?
+//!  peek     what comes out?         save     keep what comes out
+//!
+//!  dispatcher  worker  cluster   run a service        status  top  job  journal   look after it
 //! ```
 //!
 //! Each command is one file with its options and its work. Results go to stdout, for people or, with
@@ -18,6 +20,8 @@ mod measure;
 mod output;
 mod peek;
 mod run;
+mod save;
+mod service;
 mod steps;
 
 pub use input::read_blobs;
@@ -56,6 +60,8 @@ struct Cli {
 enum Command {
     /// Run a pipeline from end to end and say where the time went
     Run(run::Args),
+    /// Compute an epoch once and keep it as Arrow files, which `arrow` reads; goes on where it ended
+    Save(save::Args),
     /// Say what a run will do: which steps together, into which buffers, within which budgets
     Explain(explain::Args),
     /// Show the first samples that come out, and a contact sheet of their images
@@ -66,6 +72,20 @@ enum Command {
     Check(check::Args),
     /// List the steps that a pipeline can be made of
     Steps,
+    /// Run a service's dispatcher: it decides who does what, and remembers it
+    Dispatcher(service::dispatcher::Args),
+    /// Run a service's worker: it computes windows and serves them
+    Worker(service::worker::Args),
+    /// Run a dispatcher and workers in one process, for trying
+    Cluster(service::cluster::Args),
+    /// Say how a service stands: workers, jobs, rates, waiting
+    Status(service::status::Args),
+    /// Watch a service work
+    Top(service::top::Args),
+    /// Release a lost client of a job, or close a job
+    Job(service::job::Args),
+    /// Repair a dispatcher's damaged journal
+    Journal(service::journal::Args),
     /// Watch Feedline feed a simulated accelerator and resume exactly where it stopped
     Demo(demo::Args),
 }
@@ -73,9 +93,9 @@ enum Command {
 /// Runs the command line `args`, the program's name first, and says how it ended: 0 for success, 2
 /// if the command or its pipeline is wrong, 1 if the data or the machine failed.
 ///
-/// It never ends the process itself, so that other programs can offer the same command. It installs no
-/// signal handler: whoever calls it from a process that catches SIGINT gives the signal its default
-/// action first, so that Ctrl-C ends a run at once.
+/// It never ends the process itself, so that other programs can offer the same command. Only commands
+/// that serve catch signals: whoever calls it from a process that catches SIGINT gives the signal its
+/// default action first, so that Ctrl-C ends a run at once.
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let Cli { command, json } = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -88,11 +108,19 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let output = Output::new(json);
     let result = match command {
         Command::Run(args) => run::run(&args, &output),
+        Command::Save(args) => save::run(&args, &output),
         Command::Explain(args) => explain::run(&args, &output),
         Command::Peek(args) => peek::run(&args, &output),
         Command::Bench(args) => bench::run(&args, &output),
         Command::Check(args) => check::run(&args, &output),
         Command::Steps => steps::run(&output),
+        Command::Dispatcher(args) => service::dispatcher::run(&args, &output),
+        Command::Worker(args) => service::worker::run(&args, &output),
+        Command::Cluster(args) => service::cluster::run(&args, &output),
+        Command::Status(args) => service::status::run(&args, &output),
+        Command::Top(args) => service::top::run(&args, &output),
+        Command::Job(args) => service::job::run(&args, &output),
+        Command::Journal(args) => service::journal::run(&args, &output),
         Command::Demo(args) => demo::run(&args, &output),
     };
     match result {
@@ -125,6 +153,7 @@ fn report(error: &anyhow::Error, output: &Output) -> ExitCode {
         (Some(Error::State(_)), _) => ("state", WRONG),
         (Some(Error::Record { .. }), _) => ("record", FAILED),
         (Some(Error::Budget(_)), _) => ("budget", FAILED),
+        (Some(Error::Service(_)), _) => ("service", FAILED),
         (Some(Error::Internal(_)), _) => ("internal", FAILED),
         _ => ("data", FAILED),
     };

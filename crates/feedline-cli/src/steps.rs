@@ -76,7 +76,7 @@ fn ask(name: &'static str) -> Listed {
         Some(Step::Source(_)) => "source",
         Some(Step::Order(_)) => "order",
         Some(Step::Map(_)) => "sample",
-        Some(Step::Batch(_)) => "batch",
+        Some(Step::Batch(_) | Step::Bucket(_)) => "batch",
         Some(Step::Policy(_)) => "policy",
         None => "other",
     };
@@ -129,7 +129,7 @@ mod tests {
     fn steps_say_what_they_take() {
         let batch = ask("batch");
         assert_eq!((batch.kind, batch.required), ("batch", vec!["size".to_owned()]));
-        assert_eq!(batch.optional, ["drop_last", "pad"]);
+        assert_eq!(batch.optional, ["drop_last", "pad", "pad_ragged", "value"]);
         assert_eq!((ask("range").kind, ask("shuffle").kind), ("source", "order"));
         assert_eq!((ask("layout").kind, ask("layout").required), ("sample", vec!["to".to_owned()]));
         assert_eq!(ask("on_error").kind, "policy");

@@ -377,3 +377,29 @@ fn a_reader_that_leaves_early_is_no_failure() {
     assert!(output.status.success());
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
+
+#[test]
+fn saved_epochs_are_read_again_and_saving_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out = out.to_str().unwrap();
+    let report = json(&["save", RANGE, out, "--rows", "3", "--seed", "2", "--threads", "2"]);
+    assert_eq!(
+        (&report["rows"], &report["shards"], &report["written"], &report["skipped"]),
+        (&10.into(), &4.into(), &4.into(), &0.into())
+    );
+    fs::remove_file(Path::new(out).join("shard-000002.arrow")).unwrap();
+    let read = format!("arrow path={out} | batch size=5");
+    let (code, complaint) = failure(&["run", &read]);
+    assert!(code == 1 && complaint.contains("1 of its 4 shards are missing"), "{complaint}");
+    let said = text(&["save", RANGE, out, "--rows", "3", "--seed", "2"]);
+    assert!(said.contains("10 rows") && said.contains("1 of them written"), "{said}");
+    assert_eq!(json(&["run", &read])["samples"], 10);
+    let (code, complaint) = failure(&["save", RANGE, out, "--rows", "3"]);
+    assert!(code == 1 && complaint.contains("seed 2 of epoch 0"), "{complaint}");
+    let (code, complaint) = failure(&["save", "range count=3 | repeat", out]);
+    assert!(code == 2 && complaint.contains("for ever"), "{complaint}");
+    assert_eq!(failure(&["save", RANGE, ""]).0, 2);
+    let wrong = feedline(&["save", RANGE, out, "--shard", "much"]);
+    assert_eq!(wrong.status.code(), Some(2));
+}

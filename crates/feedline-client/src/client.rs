@@ -43,6 +43,8 @@ pub struct Config {
     pub fetch_p99: Millis,
     /// A trainer that has waited for so long without any news is told.
     pub patience: Millis,
+    /// Whether clients of one turn share their windows' work.
+    pub rounds: bool,
 }
 
 impl Config {
@@ -70,6 +72,7 @@ impl Config {
             report: 1_000,
             fetch_p99: 300,
             patience: 300_000,
+            rounds: false,
         }
     }
 
@@ -98,8 +101,10 @@ pub enum Begin {
     At {
         /// What the windows are cut from.
         start: Start,
-        /// The step.
-        step: u64,
+        /// Which of the client's own windows.
+        own: u64,
+        /// The first step of it.
+        offset: Offset,
     },
 }
 
@@ -463,9 +468,9 @@ impl<B> Client<B> {
         (self.seat.job, self.seat.ticket) = (job, ticket);
         match &self.begin {
             Begin::Restore { .. } => self.phase = Phase::Restoring,
-            Begin::At { start, step } => {
-                let (start, step) = (start.clone(), *step);
-                self.begin_at(start, step);
+            Begin::At { start, own, offset } => {
+                let (start, own, offset) = (start.clone(), *own, *offset);
+                self.begin_at(start, own, offset);
             }
             Begin::Fresh => self.begin_life(life, None),
             Begin::Resume(checkpoint) if checkpoint.cursor.job != job => {
@@ -479,7 +484,7 @@ impl<B> Client<B> {
         }
     }
 
-    fn begin_at(&mut self, start: Start, step: u64) {
+    fn begin_at(&mut self, start: Start, own: u64, offset: Offset) {
         let (consumers, order) = (self.config.consumers, self.config.description.order);
         if order == Order::Any {
             let what = "with order any, windows are dealt by the dispatcher; restore instead";
@@ -487,11 +492,10 @@ impl<B> Client<B> {
             return;
         }
         self.cursor = Cursor::new(&self.seat, consumers, order, start.epoch);
-        let steps = start.windows.steps.max(1);
-        self.cursor.used_up = step / steps;
-        self.cursor.floor.0 += self.cursor.used_up * u64::from(consumers);
-        if !step.is_multiple_of(steps) {
-            self.cursor.open.insert(self.cursor.floor, Offset(step % steps));
+        self.cursor.used_up = own;
+        self.cursor.floor.0 += own * u64::from(consumers);
+        if offset.0 > 0 {
+            self.cursor.open.insert(self.cursor.floor, offset);
         }
         self.start = start;
         self.phase = Phase::Running;
@@ -692,8 +696,10 @@ impl<B> Client<B> {
             if held.asked.is_some() || held.is_complete() || full {
                 continue;
             }
-            // The same for all jobs: those that compute the same thing meet at one worker.
-            let number = window.0 + u64::from(held.failures);
+            // The same for all jobs: those that compute the same thing meet at one worker. So do
+            // the clients of a round, whose windows of the same turn are one stretch.
+            let apart = if self.config.rounds { u64::from(self.config.consumers) } else { 1 };
+            let number = window.0 / apart + u64::from(held.failures);
             let Some(worker) = self.workers.choose(now, number) else { return };
             let (from, most) = (held.expected(), self.config.steps_per_fetch.max(1));
             held.asked = Some(Asked { worker, since: now, until: from + most });
@@ -960,7 +966,7 @@ mod tests {
     fn in_exact_order_a_client_can_begin_at_any_step_of_its_own() {
         let windows = Windows { count: 6, steps: 2, last: 2 };
         let start = Start { epoch: Epoch(4), position: "rest".into(), windows };
-        let begin = Begin::At { start: start.clone(), step: 3 };
+        let begin = Begin::At { start: start.clone(), own: 1, offset: Offset(1) };
         let mut client: Client<u64> = Client::new(config(Order::Exact), begin.clone(), 0);
         let (sequence, _) = sent(&mut client);
         client.workers(0, &[ONE]);

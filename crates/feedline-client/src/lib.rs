@@ -21,4 +21,4 @@ mod live;
 
 pub use checkpoint::{Checkpoint, Merged, merge_checkpoints};
 pub use client::{Action, Begin, Client, Config, Error};
-pub use live::{Live, Next, Settings, Step, Totals};
+pub use live::{Finisher, Finishing, Live, Next, Settings, Step, Totals};

@@ -126,6 +126,9 @@ mod letters {
 /// What was left of the epoch when the run started is a list of places: those of the `left_over`
 /// spans, then everything from `tail` on. It is cut into stretches of one batch each, and rank r of
 /// W takes every W-th of them. The rows of its stretches, one after another, are the rank's rows.
+///
+/// Where samples are sorted by their lengths, a stretch gives several batches, and `at` names the
+/// stretch of the rank's last batch and how many of its batches this run has delivered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The epoch, from 0.
@@ -148,6 +151,11 @@ pub struct Position {
     /// Which of the rank's rows from `at` on were delivered out of turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "letters")]
     pub taken: Vec<bool>,
+    /// What earlier runs delivered of each of the first stretches, where a stretch gives several
+    /// batches: how many ranks took their batches in rounds (0 if there were no rounds), and how
+    /// many rounds, or batches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub begun: Vec<Vec<(u64, u64)>>,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -164,8 +172,14 @@ impl Position {
     /// Where this run stood when it started: what it has delivered since is forgotten.
     #[must_use]
     pub fn beginning(&self) -> Self {
-        let Self { epoch, left_over, tail, .. } = self.clone();
-        Self { epoch, left_over, tail, ..Self::default() }
+        let Self { epoch, left_over, tail, begun, .. } = self.clone();
+        Self { epoch, left_over, tail, begun, ..Self::default() }
+    }
+
+    /// What earlier runs have delivered of stretch `number`.
+    #[must_use]
+    pub fn begun(&self, number: u64) -> &[(u64, u64)] {
+        usize::try_from(number).ok().and_then(|at| self.begun.get(at)).map_or(&[], |all| all)
     }
 
     /// How many places were left when this run started, of an epoch of `length`.

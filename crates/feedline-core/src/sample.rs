@@ -33,6 +33,18 @@ pub trait Deferred: Any + Send {
     }
     /// Takes what it wanted; from now on it wants nothing.
     fn supply(&mut self, _bytes: Buffer) {}
+    /// Bytes of the value. Bytes and text have no shape that tells: they have to say it.
+    fn bytes(&self) -> usize {
+        self.shape().iter().product::<usize>() * self.dtype().size().unwrap_or(1)
+    }
+    /// The value as it is, if what was supplied is the value and need not be copied.
+    ///
+    /// # Errors
+    ///
+    /// If the record turns out to be bad.
+    fn as_supplied(&mut self) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
     /// The value itself, for steps that know its type.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
@@ -55,9 +67,7 @@ impl Value {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Tensor(tensor) => tensor.data().len(),
-            Self::Deferred(value) => {
-                value.shape().iter().product::<usize>() * value.dtype().size().unwrap_or(1)
-            }
+            Self::Deferred(value) => value.bytes(),
         }
     }
 
@@ -91,11 +101,15 @@ impl Value {
     pub fn into_tensor(self, context: &mut Context<'_>) -> Result<Tensor> {
         match self {
             Self::Tensor(tensor) => Ok(tensor),
-            Self::Deferred(value) => {
+            Self::Deferred(mut value) => {
+                if let Some(tensor) = value.as_supplied()? {
+                    return Ok(tensor);
+                }
                 let (dtype, shape) = (value.dtype(), value.shape());
-                let sides =
-                    shape.iter().try_fold(1usize, |product, side| product.checked_mul(*side));
-                let size = sides.and_then(|sides| sides.checked_mul(dtype.size().unwrap_or(1)));
+                let size = match dtype.size() {
+                    Some(size) => shape.iter().try_fold(size, |all, side| all.checked_mul(*side)),
+                    None => Some(value.bytes()),
+                };
                 let Some(size) = size.filter(|size| *size <= LARGEST) else {
                     return Err(Error::record(format!(
                         "a value of {dtype}{:?} is larger than {LARGEST} bytes",
@@ -159,6 +173,12 @@ impl Sample {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A sample of these fields.
+    #[must_use]
+    pub fn of<V: Into<Value>>(fields: impl IntoIterator<Item = (Name, V)>) -> Self {
+        fields.into_iter().fold(Self::new(), |sample, (name, value)| sample.with(name, value))
     }
 
     /// Adds a field, or replaces the one of that name where it stands.

@@ -271,6 +271,78 @@ impl Tensor {
     }
 }
 
+impl Tensor {
+    /// The first `count` items along the first dimension, sharing memory.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer, or the tensor has no dimension of numbers.
+    #[must_use]
+    pub fn first(&self, count: usize) -> Self {
+        let rows = self.shape[0];
+        assert!(count <= rows, "{count} of {rows} items");
+        let Data::Shared(buffer) = &self.data else { panic!("the first items of {self:?}") };
+        let bytes = buffer.len().checked_div(rows).unwrap_or(0) * count;
+        let mut shape = self.shape.clone();
+        shape[0] = count;
+        Self { dtype: self.dtype, shape, data: Data::Shared(buffer.slice(0..bytes)) }
+    }
+
+    /// Stacks tensors of numbers that differ in their first dimension alone, filling each up to
+    /// the length of `room`, the shape of a row. A batch of `rows` has rows of filling alone after
+    /// the last of them. Every byte is written once.
+    ///
+    /// # Errors
+    ///
+    /// If there is not so much memory, or a part does not fit into the room: `odd` is then asked
+    /// what to say of it.
+    pub fn stack_padded(
+        parts: &[Self],
+        rows: usize,
+        (dtype, room): (DType, &[usize]),
+        fill: &[u8],
+        pool: &Pool,
+        odd: impl FnOnce(usize) -> Error,
+    ) -> Result<Self> {
+        let length = room.first().copied().unwrap_or(0);
+        let differs = |part: &Self| {
+            part.dtype != dtype
+                || part.shape.len() != room.len()
+                || part.shape.get(1..) != room.get(1..)
+                || part.shape.first().is_none_or(|own| *own > length)
+        };
+        if let Some(at) = parts.iter().position(differs) {
+            return Err(odd(at));
+        }
+        let bytes = dtype.size().filter(|size| *size == fill.len() && parts.len() <= rows);
+        let bytes =
+            bytes.and_then(|size| room.iter().try_fold(size, |a, side| a.checked_mul(*side)));
+        let Some((row, total)) = bytes.and_then(|row| Some((row, row.checked_mul(rows)?))) else {
+            return Err(Error::Internal(format!("{rows} rows of {dtype}{room:?} to fill up")));
+        };
+        let mut buffer = pool.take(total)?;
+        for (part, to) in parts.iter().zip(buffer.chunks_exact_mut(row.max(1))) {
+            let data = part.data();
+            to[..data.len()].copy_from_slice(data);
+            fill_up(&mut to[data.len()..], fill);
+        }
+        fill_up(&mut buffer[parts.len() * row..], fill);
+        let mut shape = Shape::from_slice(&[rows]);
+        shape.extend_from_slice(room);
+        Ok(Self { dtype, shape, data: Data::Shared(buffer.freeze()) })
+    }
+}
+
+/// Writes one element over and over.
+fn fill_up(to: &mut [u8], element: &[u8]) {
+    let Some(first) = element.first() else { return };
+    if element.iter().all(|byte| byte == first) {
+        to.fill(*first);
+    } else {
+        to.chunks_exact_mut(element.len()).for_each(|item| item.copy_from_slice(element));
+    }
+}
+
 impl PartialEq for Tensor {
     fn eq(&self, other: &Self) -> bool {
         let ragged = |tensor: &Self| match &tensor.data {
@@ -330,5 +402,32 @@ mod tests {
         let error = Tensor::stack(&others, &pool, odd).unwrap_err().to_string();
         assert!(error.contains("number 1"), "{error}");
         assert!(Tensor::stack(&[], &pool, odd).is_err());
+    }
+
+    #[test]
+    fn shorter_ones_are_filled_up_and_read_back() {
+        let pool = Pool::new(0);
+        let odd = |at: usize| Error::record(format!("number {at}"));
+        let rows = [Tensor::from_slice(&[1], &[1i16]), Tensor::from_slice(&[3], &[2i16, 3, 4])];
+        let fill = (-1i16).to_ne_bytes();
+        let i16s = (DType::I16, &[4][..]);
+        let stacked = Tensor::stack_padded(&rows, 3, i16s, &fill, &pool, odd).unwrap();
+        assert_eq!(stacked.shape(), [3, 4]);
+        let wanted = [1, -1, -1, -1, 2, 3, 4, -1, -1, -1, -1, -1];
+        assert_eq!(stacked.as_slice::<i16>().unwrap(), wanted);
+        assert_eq!(stacked.row(1).first(3), rows[1]);
+        assert_eq!(stacked.row(0).first(0).shape(), [0]);
+        let zeros = Tensor::stack_padded(&rows[..1], 1, (DType::I16, &[2]), &[0, 0], &pool, odd);
+        assert_eq!(zeros.unwrap().as_slice::<i16>().unwrap(), [1, 0]);
+        for (dtype, room) in [(DType::I16, &[2][..]), (DType::I32, &[4]), (DType::I16, &[4, 1])] {
+            let fill = vec![0; dtype.size().unwrap()];
+            let error = Tensor::stack_padded(&rows, 2, (dtype, room), &fill, &pool, odd);
+            assert!(error.unwrap_err().to_string().contains("number"), "{dtype} {room:?}");
+        }
+        let none = Tensor::stack_padded(&[], 2, (DType::F32, &[0, 3]), &[0; 4], &pool, odd);
+        assert_eq!(none.unwrap().shape(), [2, 0, 3]);
+        assert!(
+            Tensor::stack_padded(&[], 2, (DType::F32, &[usize::MAX]), &[0; 4], &pool, odd).is_err()
+        );
     }
 }

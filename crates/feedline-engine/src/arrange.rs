@@ -3,19 +3,22 @@
 //! ```text
 //!  group whose rows are all good ────────────────────────────► batch
 //!  group that may lack rows ──► rows that wait (carry) ──────► batch
+//!  group of a stretch ──► rows sorted by length (bucket.rs) ──► batch
 //!  batch that took what was ready ───────────────────────────► batch
 //! ```
 //!
 //! It knows nothing of threads: what it is given may have been made here or elsewhere.
 
+use crate::bucket::{ByLength, Piece};
 use crate::deal::{follows_rows, row_of};
 use crate::group::Group;
 use crate::ready::Filling;
 use crate::record::{MadeOf, Recorder};
 use crate::tracker::Tracker;
-use crate::{Delivery, Options, Steps, steps_left};
+use crate::{Delivery, Options, Steps, rounds_left, steps_left};
 use feedline_core::{Batch, Error, Name, Policy, Pool, Position, Result, Tensor};
-use feedline_ops::{Pipeline, batch, plain};
+use feedline_ops::batch::stack;
+use feedline_ops::{Pipeline, plain};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::Arc;
@@ -32,6 +35,8 @@ pub(crate) struct Arranger {
     delivered: u64,
     /// Good rows that wait for their batch, where rows flow together in order.
     carry: VecDeque<Row>,
+    /// Sorts rows by their lengths, where the plan says so.
+    by_length: Option<ByLength>,
     /// Bad samples of this epoch so far: as counted, and as delivered.
     skipped: u64,
     skipped_delivered: u64,
@@ -69,6 +74,14 @@ impl Arranger {
         if let Delivery::Replay(recording) = &options.delivery {
             recording.fits(&pipeline, &options)?;
         }
+        let window = options.delivery == Delivery::Stretches;
+        if options.rounds && position.at.is_some() && !window {
+            return Err(Error::State(
+                "it was saved without rounds, where ranks stand at different places: merge the states \
+                 of all ranks first (merge_states)"
+                    .into(),
+            ));
+        }
         let recorder = match &options.record {
             Some(path) => {
                 let first = batches_before(&pipeline, &position, &options)?;
@@ -78,6 +91,7 @@ impl Arranger {
             None => None,
         };
         Ok(Self {
+            by_length: pipeline.bucket.as_ref().map(ByLength::new),
             pipeline,
             options,
             pool,
@@ -159,12 +173,7 @@ impl Arranger {
         let mut batch = None;
         if !lost {
             let indices = self.options.with_index.then(|| filling.indices.clone());
-            let names = pipeline.sample.fields.iter().map(|field| field.name);
             let fields = filling.into_fields(&pipeline, &self.pool)?;
-            let mut fields: Vec<_> = names.zip(fields).collect();
-            if let Some(recipe) = pipeline.batch.as_ref().filter(|batch| batch.pad) {
-                fields.push((Name::new(batch::Batch::MASK), plain::mask(rows, recipe.size)?));
-            }
             batch = Some(Batch { fields, rows, indices });
             self.note(epoch, || MadeOf { places, skipped })?;
         }
@@ -194,6 +203,11 @@ impl Arranger {
     ///
     /// If one is bad and may not be left out.
     pub(crate) fn rows(&mut self, epoch: u64, rows: Vec<Finished>) -> Result<()> {
+        if let Some(mut sorter) = self.by_length.take() {
+            self.sort_by_length(&mut sorter, epoch, rows);
+            self.by_length = Some(sorter);
+            return Ok(());
+        }
         for (place, number, result) in rows {
             let (mut index, mut fields) = (0, None);
             match result {
@@ -204,6 +218,83 @@ impl Arranger {
             self.carry.push_back(Row { index, place, number, fields, skipped });
         }
         Ok(())
+    }
+
+    /// Sorts rows by their lengths. An error waits behind the batches that come before it.
+    fn sort_by_length(&mut self, sorter: &mut ByLength, epoch: u64, rows: Vec<Finished>) {
+        let names: Vec<Name> = self.pipeline.sample.fields.iter().map(|field| field.name).collect();
+        for (_, number, result) in rows {
+            if sorter.has_failed() {
+                return;
+            }
+            let at = (number, self.skipped);
+            match result {
+                Ok((index, fields)) => {
+                    let row = (index, names.iter().copied().zip(fields).collect());
+                    sorter.row(&self.start, &self.options, at, Some(row));
+                }
+                Err(error) => {
+                    sorter.row(&self.start, &self.options, at, None);
+                    let elsewhere = self.options.delivery == Delivery::Stretches;
+                    if elsewhere && self.pipeline.policy != Policy::Raise && error.is_record() {
+                        sorter.bad(number, error);
+                    } else if let Err(error) = self.skip(epoch, error) {
+                        sorter.fail(error);
+                    }
+                }
+            }
+            sorter.taken(number);
+        }
+    }
+
+    /// From here on gives the batches of all ranks of a round.
+    pub(crate) fn give_every_rank(&mut self) {
+        self.by_length.iter_mut().for_each(ByLength::give_every_rank);
+    }
+
+    /// The next batch, or bad row, of rows that are sorted by their lengths; at the end of a stretch,
+    /// of what is left.
+    ///
+    /// # Errors
+    ///
+    /// If rows have shapes that do not go together, or one is bad and may not be left out.
+    pub(crate) fn sorted(&mut self, end: bool) -> Result<Option<Piece>> {
+        let Some(sorter) = &mut self.by_length else { return Ok(None) };
+        if end {
+            sorter.finish();
+        }
+        let Some((piece, skipped)) = sorter.next(&self.pipeline, &self.options, &self.pool)? else {
+            return Ok(None);
+        };
+        if let Piece::Batch(_) = &piece {
+            self.skipped_delivered = skipped;
+            self.delivered += 1;
+        }
+        Ok(Some(piece))
+    }
+
+    /// Notes a batch that was made elsewhere, of a stretch whose samples are sorted by length.
+    /// `skipped` bad ones were counted before it.
+    pub(crate) fn note_sorted(&mut self, stretch: u64, skipped: u64) {
+        if let Some(sorter) = &mut self.by_length {
+            sorter.delivered(stretch);
+        }
+        self.skipped_delivered = skipped;
+        self.delivered += 1;
+    }
+
+    /// Counts a bad row that was found elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If it may not be left out.
+    pub(crate) fn note_bad(&mut self, epoch: u64, error: Error) -> Result<()> {
+        self.skip(epoch, error)
+    }
+
+    /// Bad samples of this epoch that were counted so far.
+    pub(crate) fn skipped(&self) -> u64 {
+        self.skipped
     }
 
     /// Notes a batch that was made elsewhere, of a whole stretch with these places.
@@ -228,6 +319,12 @@ impl Arranger {
     ///
     /// If rows have different shapes.
     pub(crate) fn carried(&mut self, end: bool) -> Result<Option<Batch>> {
+        if self.by_length.is_some() {
+            return Ok(match self.sorted(end)? {
+                Some(Piece::Batch(batch)) => Some(batch),
+                Some(Piece::Bad(_)) | None => None,
+            });
+        }
         let pipeline = Arc::clone(&self.pipeline);
         let size = pipeline.stretch();
         let count = self.carry.iter().filter(|row| row.fields.is_some()).count().min(size);
@@ -256,7 +353,7 @@ impl Arranger {
             let indices = with_index.then(|| vec![index]);
             return Ok(Some(Batch { fields, rows: 1, indices }));
         };
-        plain::stack(&pipeline, &rows, size, recipe.pad, with_index, &self.pool).map(Some)
+        stack(&pipeline, &rows, recipe.room(), with_index, &self.pool).map(Some)
     }
 
     /// Begins the epoch after `epoch`.
@@ -269,6 +366,7 @@ impl Arranger {
             recorder.end(epoch, self.delivered + *before)?;
         }
         self.carry.clear();
+        self.by_length = self.pipeline.bucket.as_ref().map(ByLength::new);
         self.start = Position::epoch(epoch.saturating_add(1));
         self.tracker = Tracker::new(&self.start);
         (self.delivered, self.skipped, self.skipped_delivered) = (0, 0, 0);
@@ -279,6 +377,10 @@ impl Arranger {
     /// Where the run stands after what it has delivered.
     pub(crate) fn position(&self) -> Position {
         let Options { rank, world, delivery, .. } = &self.options;
+        if let Some(sorter) = &self.by_length {
+            let position = sorter.position(&self.start, &self.options);
+            return Position { skipped: self.skipped_delivered, ..position };
+        }
         let size = self.pipeline.stretch() as u64;
         if !follows_rows(&self.pipeline, &self.options, &self.start) {
             let places = (self.delivered - self.start.batches).saturating_mul(*world);
@@ -292,7 +394,11 @@ impl Arranger {
 
     /// How many steps are left in this epoch.
     pub(crate) fn steps_left(&self) -> Steps {
-        steps_left(&self.pipeline, &self.position(), self.options.rank, self.options.world)
+        let Options { rank, world, rounds, .. } = self.options;
+        match rounds {
+            true => rounds_left(&self.pipeline, &self.position(), world),
+            false => steps_left(&self.pipeline, &self.position(), rank, world),
+        }
     }
 }
 
@@ -308,19 +414,15 @@ pub(crate) fn whole_batch(
     with_index: bool,
 ) -> Result<Batch> {
     let rows = group.rows();
-    let names = pipeline.sample.fields.iter().map(|field| field.name);
-    let Some(recipe) = &pipeline.batch else {
+    if pipeline.batch.is_none() {
+        let names = pipeline.sample.fields.iter().map(|field| field.name);
         let (mut good, _) = group.into_good_rows(pipeline)?;
         let (_, index, fields) =
             good.pop().ok_or_else(|| Error::Internal("a sample without a row".into()))?;
         let indices = with_index.then(|| vec![index]);
         return Ok(Batch { fields: names.zip(fields).collect(), rows: 1, indices });
-    };
-    let (columns, indices) = group.into_columns(pipeline, pool)?;
-    let mut fields: Vec<(Name, Tensor)> = names.zip(columns).collect();
-    if recipe.pad {
-        fields.push((Name::new(batch::Batch::MASK), plain::mask(rows, recipe.size)?));
     }
+    let (fields, indices) = group.into_columns(pipeline, pool)?;
     Ok(Batch { fields, rows, indices: with_index.then_some(indices) })
 }
 

@@ -4,9 +4,12 @@
 //! ```text
 //!  wants() ──► which step ──► (someone computes it) ──► give() ──► next() ──► batch, or the end
 //! ```
+//!
+//! Where samples are sorted by their lengths (`bucket`), what is wanted is a stretch from a batch on,
+//! its batches are given one by one, and [`Assembly::end`] says that there are no more.
 
 use crate::arrange::Arranger;
-use crate::deal::{Dealer, Dealt};
+use crate::deal::{Dealer, Dealt, first_stretch};
 use crate::group::Group;
 use crate::{Next, Options, Steps};
 use feedline_core::{Batch, Cursor, EpochSeed, Error, Pool, Position, Result, Rows, Tensor};
@@ -18,8 +21,10 @@ use std::sync::Arc;
 pub struct Wanted {
     /// Where its epoch was begun.
     pub start: Position,
-    /// Which of the rank's steps it is.
+    /// Which of the rank's steps it is; with `bucket`, which of the rank's stretches.
     pub step: u64,
+    /// With `bucket`, the first batch of the stretch that is needed.
+    pub from: u64,
 }
 
 /// Puts stretches together.
@@ -34,8 +39,21 @@ pub struct Assembly {
     dealt: Option<Dealt>,
     /// A batch that can be delivered.
     batch: Option<Batch>,
+    /// Of the stretch that is wanted, where it gives several batches.
+    part: Part,
     failed: Option<Error>,
     over: bool,
+}
+
+/// How far a stretch has come of which batches are given one by one.
+#[derive(Debug, Default)]
+struct Part {
+    /// Batches that this run has taken of it, or had when it was left.
+    taken: u64,
+    /// Bad rows up to here were counted.
+    bad: usize,
+    /// Bad rows of the epoch that were counted before it.
+    skipped: u64,
 }
 
 impl Assembly {
@@ -46,7 +64,7 @@ impl Assembly {
     /// If the options make no sense.
     pub fn new(pipeline: Arc<Pipeline>, position: Position, options: Options) -> Result<Self> {
         let pool = Pool::new(options.memory);
-        let dealer = Dealer::new(position.clone(), &options);
+        let dealer = Dealer::whole(position.clone(), &options);
         let cursor = Cursor::new(EpochSeed { seed: options.seed, epoch: position.epoch });
         let arranger =
             Arranger::new(Arc::clone(&pipeline), options.clone(), pool.clone(), position)?;
@@ -60,6 +78,7 @@ impl Assembly {
             cursor,
             dealt,
             batch,
+            part: Part::default(),
             failed,
             over: false,
         })
@@ -96,6 +115,10 @@ impl Assembly {
             }
             if self.dealt.is_none() {
                 self.dealt = self.dealer.next(&self.pipeline, &self.options)?;
+                let at = self.dealer.start().at;
+                let at = at.filter(|at| at.0 == self.dealer.dealt_stretch());
+                let (taken, skipped) = (at.map_or(0, |at| at.1), self.arranger.skipped());
+                self.part = Part { taken, bad: 0, skipped };
             }
             match &self.dealt {
                 None => self.over = true,
@@ -124,8 +147,53 @@ impl Assembly {
     #[must_use]
     pub fn wants(&self) -> Option<Wanted> {
         let Some(Dealt::Rows { places, .. }) = &self.dealt else { return None };
-        let step = (self.dealer.dealt_stretch() - self.options.rank) / self.options.world;
-        (!places.is_empty()).then(|| Wanted { start: self.dealer.start().beginning(), step })
+        let (first, stride) = first_stretch(&self.options);
+        let step = (self.dealer.dealt_stretch() - first) / stride;
+        let from = if self.pipeline.bucket.is_some() { self.part.taken } else { 0 };
+        (!places.is_empty()).then(|| Wanted { start: self.dealer.start().beginning(), step, from })
+    }
+
+    /// Takes the next batch, or bad rows, of a stretch that gives several.
+    fn give_one(&mut self, rows: Rows) -> Result<()> {
+        let Some(Dealt::Rows { epoch, .. }) = self.dealt else {
+            return Err(Error::Internal("a batch that was not wanted".into()));
+        };
+        match rows {
+            Rows::Batch(mut batch) => {
+                let counted = batch.indices.as_ref().is_none_or(|all| all.len() == batch.rows);
+                if batch.rows > self.pipeline.group() || !counted {
+                    return Err(Error::Internal(format!("a batch of {} rows", batch.rows)));
+                }
+                if !self.options.with_index {
+                    batch.indices = None;
+                }
+                self.arranger.note_sorted(self.dealer.dealt_stretch(), self.part.skipped);
+                self.part.taken += 1;
+                self.batch = Some(batch);
+            }
+            Rows::Some { bad, .. } => {
+                for (row, error) in bad {
+                    // A stretch that was computed once more names them again.
+                    if row >= self.part.bad {
+                        self.part.bad = row + 1;
+                        self.arranger.note_bad(epoch, error)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that the stretch that is wanted gives no more batches.
+    ///
+    /// # Errors
+    ///
+    /// If the plan's stretches are batches.
+    pub fn end(&mut self) -> Result<()> {
+        if self.pipeline.bucket.is_none() || self.dealt.take().is_none() {
+            return Err(Error::Internal("the end of a stretch that was not wanted".into()));
+        }
+        Ok(())
     }
 
     /// Takes the stretch that is wanted.
@@ -134,6 +202,11 @@ impl Assembly {
     ///
     /// If none is wanted, or it does not have the rows it should have.
     pub fn give(&mut self, rows: Rows) -> Result<()> {
+        if self.pipeline.bucket.is_some() {
+            let given = self.give_one(rows);
+            self.failed = given.as_ref().err().cloned();
+            return given;
+        }
         let Some(Dealt::Rows { epoch, places, numbers }) = self.dealt.take() else {
             return Err(Error::Internal("a stretch that was not wanted".into()));
         };
@@ -178,14 +251,27 @@ impl Assembly {
         self.arranger.rows(epoch, rows)
     }
 
-    /// The rows of a batch, each by itself.
+    /// The rows of a batch, each by itself and as long as it was.
     fn split(&self, batch: &Batch) -> Vec<(usize, Vec<Tensor>)> {
         let stacked = self.pipeline.batch.is_some();
         let fields = batch.fields.iter().take(self.pipeline.sample.fields.len());
-        let columns: Vec<&Tensor> = fields.map(|(_, tensor)| tensor).collect();
+        let lengths = |number: usize| {
+            let padded = self.pipeline.padded.iter().find(|padded| padded.field == number);
+            padded.and_then(|padded| batch.field(padded.lengths.as_str())?.as_slice::<i64>())
+        };
+        let columns: Vec<_> =
+            fields.enumerate().map(|(number, (_, tensor))| (tensor, lengths(number))).collect();
         let row = |row: usize| {
-            let value =
-                |tensor: &&Tensor| if stacked { tensor.row(row) } else { (*tensor).clone() };
+            let value = |(tensor, lengths): &(&Tensor, Option<&[i64]>)| {
+                let value = if stacked { tensor.row(row) } else { (*tensor).clone() };
+                match lengths.and_then(|lengths| lengths.get(row)) {
+                    Some(length) => {
+                        let most = value.shape().first().copied().unwrap_or(0);
+                        value.first(usize::try_from(*length).unwrap_or(0).min(most))
+                    }
+                    None => value,
+                }
+            };
             (row, columns.iter().map(value).collect())
         };
         (0..batch.rows).map(row).collect()

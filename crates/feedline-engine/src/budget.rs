@@ -24,8 +24,8 @@ pub enum Delivery {
     Stretches,
 }
 
-/// Parameters of a run. None of them changes what is delivered, except seed, rank, world, delivery
-/// and the request for indices.
+/// Parameters of a run. None of them changes what is delivered, except seed, rank, world, rounds,
+/// delivery and the request for indices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Threads that prepare samples; 0 for one per core this process may use.
@@ -48,12 +48,17 @@ pub struct Options {
     pub rank: u64,
     /// How many ranks share the epoch.
     pub world: u64,
+    /// Whether all ranks take batches of one class of lengths in rounds, as a synchronous job needs
+    /// them. Every rank then prepares all samples.
+    pub rounds: bool,
     /// Ends after so many epochs; `None` never ends.
     pub epochs: Option<u64>,
     /// Ends every epoch before this stretch; `None` at its own end.
     pub until: Option<u64>,
     /// Whether batches carry the indices of their samples.
     pub with_index: bool,
+    /// Whether a window delivers samples by themselves, for whoever takes the rest of their steps.
+    pub rows: bool,
     /// Whether steps are timed. Only measurements of the timing's own cost switch it off.
     pub counters: bool,
 }
@@ -71,9 +76,11 @@ impl Default for Options {
             seed: Seed(0),
             rank: 0,
             world: 1,
+            rounds: false,
             epochs: None,
             until: None,
             with_index: false,
+            rows: false,
             counters: true,
         }
     }
@@ -104,6 +111,7 @@ impl Options {
                 self.threads
             )));
         }
+        self.check_lengths(pipeline)?;
         let size = pipeline.stretch() as u64;
         if let Delivery::Ready { max_slip } = self.delivery
             && max_slip.max(1).saturating_mul(size) > MOST_OWED
@@ -121,6 +129,37 @@ impl Options {
         }
         if self.record.is_some() && matches!(self.delivery, Delivery::Replay(_)) {
             return Err(Error::pipeline("a replay is not recorded again; leave record out"));
+        }
+        Ok(())
+    }
+
+    /// Checks what goes with batches by length.
+    fn check_lengths(&self, pipeline: &Pipeline) -> Result<()> {
+        let Some(buckets) = &pipeline.bucket else {
+            if self.rounds {
+                return Err(Error::pipeline(
+                    "rounds give all ranks batches of one class of lengths; put bucket in the place \
+                     of batch",
+                ));
+            }
+            return Ok(());
+        };
+        if matches!(self.delivery, Delivery::Ready { .. }) {
+            return Err(Error::pipeline(
+                "order=\"ready\" goes with batch, not with bucket; leave it out",
+            ));
+        }
+        if self.record.is_some() || matches!(self.delivery, Delivery::Replay(_)) {
+            return Err(Error::pipeline(
+                "batches that bucket makes are the same in every run; leave record and replay out",
+            ));
+        }
+        let round = self.world.saturating_mul(buckets.sizes().0 as u64);
+        if self.rounds && round > buckets.stretch as u64 {
+            return Err(Error::pipeline(format!(
+                "a round of {} ranks takes {round} samples, and a stretch has {}; make stretch longer",
+                self.world, buckets.stretch
+            )));
         }
         Ok(())
     }
@@ -170,10 +209,13 @@ impl Budget {
     pub fn new(pipeline: &Pipeline, options: &Options, threads: usize) -> Self {
         let padded = pipeline.batch.as_ref().is_some_and(|batch| batch.pad);
         let length = usize::try_from(pipeline.length().places()).unwrap_or(usize::MAX);
-        let rows = pipeline.stretch().min(if padded { usize::MAX } else { length }).max(1);
+        let rows = pipeline.group().min(if padded { usize::MAX } else { length }).max(1);
         let batch_bytes = pipeline.sample.bytes().map(|bytes| bytes.saturating_mul(rows));
         // Enough for every thread to have a few samples left when the consumer takes a batch.
         let needed = 2 + threads.saturating_mul(4).div_ceil(rows);
+        // Of a round all batches are prepared to deliver one.
+        let round = if options.rounds { options.world as usize } else { 1 };
+        let needed = needed.saturating_mul(round.max(1));
         let small = batch_bytes.map_or(0, |bytes| SMALL_AHEAD / bytes.max(1024));
         let mut groups = match options.ahead {
             0 => needed.max(small).min(4096),

@@ -1,7 +1,8 @@
 //! Dealing: which places a rank's next group holds, by arithmetic.
 
+use crate::bucket::steps_between;
 use crate::{Delivery, Options, Recording};
-use feedline_core::{Error, Length, Position, Result};
+use feedline_core::{Error, Length, Position, Result, Span};
 use feedline_ops::Pipeline;
 
 /// What a rank is dealt.
@@ -26,6 +27,9 @@ pub(crate) struct Dealer {
     /// Rows that were dealt, and batches of padding alone.
     dealt: u64,
     padding: u64,
+    /// Places of the stretch that were dealt, where it is dealt in parts, and whether it is not.
+    within: u64,
+    whole: bool,
     epochs_left: Option<u64>,
 }
 
@@ -33,10 +37,17 @@ impl Dealer {
     pub(crate) fn new(start: Position, options: &Options) -> Self {
         let stretch = match options.delivery {
             Delivery::Replay(_) => start.batches,
-            _ => start.at.map_or(options.rank, |at| at.0),
+            _ => start.at.map_or(first_stretch(options).0, |at| at.0),
         };
         let epochs_left = options.epochs;
-        Self { start, stretch, last: 0, number: 0, dealt: 0, padding: 0, epochs_left }
+        let (last, number, dealt, padding) = (0, 0, 0, 0);
+        let (within, whole) = (0, false);
+        Self { start, stretch, last, number, dealt, padding, within, whole, epochs_left }
+    }
+
+    /// The same, dealing whole stretches at a time where samples are sorted by their lengths.
+    pub(crate) fn whole(start: Position, options: &Options) -> Self {
+        Self { whole: true, ..Self::new(start, options) }
     }
 
     /// Where the epoch that is being dealt was begun.
@@ -80,6 +91,9 @@ impl Dealer {
         let (size, length) = (pipeline.stretch() as u64, pipeline.length().places());
         let end = end_stretch(pipeline, &self.start, options.world);
         let end = options.until.map_or(end, |until| end.min(until));
+        if pipeline.bucket.is_some() {
+            return Ok(Some(self.next_part(pipeline, options, end)));
+        }
         let padded = pipeline.is_counted() && pipeline.batch.as_ref().is_some_and(|b| b.pad);
         let flows = follows_rows(pipeline, options, &self.start);
         while self.stretch < end {
@@ -115,12 +129,40 @@ impl Dealer {
         Ok(Some(self.next_epoch(options)))
     }
 
+    /// Deals a part of a stretch whose samples are sorted by their lengths: the number of a row is
+    /// that in the list of places left.
+    fn next_part(&mut self, pipeline: &Pipeline, options: &Options, end: u64) -> Dealt {
+        let (size, length) = (pipeline.stretch() as u64, pipeline.length().places());
+        let part = if self.whole { size } else { pipeline.group() as u64 };
+        while self.stretch < end {
+            let Span { start, end } = self.start.stretch(self.stretch, size, length);
+            let start = start + self.within;
+            let numbers = Span { start, end: start.saturating_add(part).min(end) };
+            self.within += numbers.length();
+            self.last = self.stretch;
+            if numbers.end >= end {
+                self.within = 0;
+                self.stretch = self.stretch.saturating_add(first_stretch(options).1);
+            }
+            if numbers.length() > 0 {
+                // Whoever takes whole stretches asks for no more than where they begin.
+                let end = if self.whole { numbers.start + 1 } else { numbers.end };
+                let numbers = Span { end, ..numbers };
+                let spans = self.start.spans(numbers).into_iter();
+                let places = spans.flat_map(|span| span.start..span.end).collect();
+                let numbers = (numbers.start..numbers.end).collect();
+                return Dealt::Rows { epoch: self.start.epoch, places, numbers };
+            }
+        }
+        self.next_epoch(options)
+    }
+
     fn next_epoch(&mut self, options: &Options) -> Dealt {
         let epoch = self.start.epoch;
         self.start = Position::epoch(epoch.saturating_add(1));
         let replays = matches!(options.delivery, Delivery::Replay(_));
-        self.stretch = if replays { 0 } else { options.rank };
-        (self.number, self.dealt, self.padding) = (0, 0, 0);
+        self.stretch = if replays { 0 } else { first_stretch(options).0 };
+        (self.number, self.dealt, self.padding, self.within) = (0, 0, 0, 0);
         self.epochs_left = self.epochs_left.map(|left| left - 1);
         Dealt::End { epoch }
     }
@@ -149,6 +191,12 @@ impl Dealer {
         }
         Ok(Some(self.next_epoch(options)))
     }
+}
+
+/// The first stretch of a rank, and how far it is from each to the next: ranks take them in turn,
+/// or all of them share each.
+pub(crate) fn first_stretch(options: &Options) -> (u64, u64) {
+    if options.rounds { (0, 1) } else { (options.rank, options.world) }
 }
 
 /// The number, among the rows of a rank that began at `start`, of the row at a recorded place.
@@ -185,7 +233,7 @@ pub(crate) fn follows_rows(pipeline: &Pipeline, options: &Options, start: &Posit
 pub enum Steps {
     /// Exactly so many.
     Exactly(u64),
-    /// Between these two, since bad samples may be left out.
+    /// Between these two, since bad samples may be left out or batches go by length.
     Between(u64, u64),
     /// It goes on for ever.
     Endless,
@@ -219,6 +267,9 @@ pub fn steps_left(pipeline: &Pipeline, position: &Position, rank: u64, world: u6
         return Steps::Endless;
     }
     let world = world.max(1);
+    if let Some(buckets) = &pipeline.bucket {
+        return steps_between(pipeline, buckets, position, (rank, world), false);
+    }
     let end = end_stretch(pipeline, position, world);
     if pipeline.is_counted() {
         // Every stretch is a batch, whichever rows it was given.
@@ -243,4 +294,15 @@ pub fn steps_left(pipeline: &Pipeline, position: &Position, rank: u64, world: u6
     let drops = pipeline.batch.as_ref().is_some_and(|batch| batch.drop_last);
     let most = if drops { rows / size } else { rows.div_ceil(size) };
     Steps::Between(0, most)
+}
+
+/// How many steps each of `world` ranks has left that take their batches in rounds.
+#[must_use]
+pub fn rounds_left(pipeline: &Pipeline, position: &Position, world: u64) -> Steps {
+    match &pipeline.bucket {
+        Some(buckets) if pipeline.length() != Length::Infinite => {
+            steps_between(pipeline, buckets, position, (0, world.max(1)), true)
+        }
+        _ => steps_left(pipeline, position, 0, world),
+    }
 }

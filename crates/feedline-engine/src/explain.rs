@@ -1,7 +1,7 @@
 //! Says what will run: which steps together, into which buffers, within which budgets.
 
 use crate::budget::threads;
-use crate::{Budget, Delivery, Options, Steps, steps_left};
+use crate::{Budget, Delivery, Options, Steps, rounds_left, steps_left};
 use feedline_core::{Policy, Position};
 use feedline_ops::Pipeline;
 use serde::Serialize;
@@ -60,7 +60,11 @@ pub struct Stage {
 pub fn explain(pipeline: &Pipeline, options: &Options) -> Explanation {
     let budget = Budget::new(pipeline, options, threads(options.threads));
     let start = Position::default();
-    let steps = match steps_left(pipeline, &start, options.rank, options.world) {
+    let left = match options.rounds {
+        true => rounds_left(pipeline, &start, options.world),
+        false => steps_left(pipeline, &start, options.rank, options.world),
+    };
+    let steps = match left {
         Steps::Exactly(steps) => Some(steps),
         Steps::Between(..) | Steps::Endless => None,
     };
@@ -99,7 +103,26 @@ pub fn explain(pipeline: &Pipeline, options: &Options) -> Explanation {
         Policy::Skip { file: None, .. } => "bad samples are left out",
         Policy::Skip { .. } => "bad samples are left out and written down",
     };
-    if let Some(batch) = &pipeline.batch {
+    if let Some(buckets) = &pipeline.bucket {
+        let last = match pipeline.batch.as_ref().is_some_and(|batch| batch.drop_last) {
+            true => "dropped",
+            false => "delivered",
+        };
+        let rounds = match options.rounds {
+            true => format!("in rounds of {} batches of one class, ", options.world),
+            false => String::new(),
+        };
+        stages.push(Stage {
+            stage: "bucket",
+            steps: pipeline.plan.calls().last().map(ToString::to_string).into_iter().collect(),
+            how: format!(
+                "{} classes of lengths, {rounds}rows are copied once and filled up; what is left \
+                 after {} samples is {last}; {policy}",
+                buckets.classes(),
+                buckets.stretch
+            ),
+        });
+    } else if let Some(batch) = &pipeline.batch {
         let last = match (batch.drop_last, batch.pad) {
             (true, _) => "an incomplete last one is dropped",
             (_, true) => "an incomplete last one is padded, with a mask",

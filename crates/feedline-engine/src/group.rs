@@ -2,9 +2,10 @@
 
 use crate::predict::Features;
 use feedline_core::{
-    BadRow, Buffer, DType, Error, Field, GoodRow, Pool, Result, RowsMut, Shape, Slots, Tensor,
+    BadRow, Buffer, DType, Error, Field, GoodRow, Name, Pool, Result, RowsMut, Shape, Slots, Tensor,
 };
-use feedline_ops::{Pipeline, plain};
+use feedline_ops::batch::{Batch, column as column_of, mask};
+use feedline_ops::{Pipeline, Row};
 use std::sync::Arc;
 
 /// Rows of one field: in one buffer if all have the same size, otherwise each by itself.
@@ -223,11 +224,7 @@ impl Group {
     /// # Errors
     ///
     /// The field and the row that has another shape than the rows before it.
-    pub(crate) fn into_columns(
-        self,
-        pipeline: &Pipeline,
-        pool: &Pool,
-    ) -> Result<(Vec<Tensor>, Vec<u64>)> {
+    pub(crate) fn into_columns(self, pipeline: &Pipeline, pool: &Pool) -> Result<(Row, Vec<u64>)> {
         let rows = self.rows();
         Ok((stack_columns(self.columns, rows, &self.indices, pipeline, pool)?, self.indices))
     }
@@ -299,19 +296,22 @@ pub(crate) fn columns(
 ) -> Result<(Vec<Column>, usize)> {
     let padded = pipeline.batch.as_ref().filter(|batch| batch.pad && pads);
     let room = padded.map_or(rows, |batch| batch.size);
+    // Rows that are sorted by their lengths wait for their batch, each by itself.
+    let sorted = pipeline.bucket.is_some();
+    let bytes = |field: &Field| field.bytes().filter(|_| !sorted);
     let column = |field: &Field| {
-        Ok(match field.bytes() {
+        Ok(match bytes(field) {
             Some(bytes) => Column::Slots(Slots::new(pool, room, bytes)?),
             None => Column::Rows((0..rows).map(|_| None).collect()),
         })
     };
     let columns = pipeline.sample.fields.iter().map(column).collect::<Result<_>>()?;
-    let bytes = pipeline.sample.fields.iter().filter_map(Field::bytes).sum::<usize>() * room;
+    let bytes = pipeline.sample.fields.iter().filter_map(bytes).sum::<usize>() * room;
     Ok((columns, bytes))
 }
 
-/// The fields of a batch of `rows` rows, stacked; rows of fields without slots are stacked now.
-/// Rows of a slot beyond those are padding, and zeroed.
+/// The fields of a batch of `rows` rows, stacked, with lengths and mask where the plan has them; rows
+/// of fields without slots are stacked now. Rows of a slot beyond those are padding, and zeroed.
 ///
 /// # Errors
 ///
@@ -322,34 +322,36 @@ pub(crate) fn stack_columns(
     indices: &[u64],
     pipeline: &Pipeline,
     pool: &Pool,
-) -> Result<Vec<Tensor>> {
-    let mut tensors = Vec::with_capacity(columns.len());
-    for (column, field) in columns.into_iter().zip(&pipeline.sample.fields) {
-        tensors.push(match column {
+) -> Result<Row> {
+    let (mut fields, mut lengths) = (Vec::with_capacity(columns.len()), Vec::new());
+    let room = pipeline.batch.as_ref().map(Batch::room).unwrap_or_default();
+    for (number, (column, field)) in columns.into_iter().zip(&pipeline.sample.fields).enumerate() {
+        let tensor = match column {
             Column::Slots(slots) => {
                 let mut buffer = slots.finish().ok_or_else(|| {
                     Error::Internal("a row of a finished batch is still being written".into())
                 })?;
                 let row = field.bytes().unwrap_or(0);
-                let mut room = buffer.len().checked_div(row).unwrap_or(rows);
-                if pipeline.batch.as_ref().is_some_and(|batch| batch.pad) {
-                    buffer[rows * row..].fill(0);
-                } else {
-                    room = rows;
-                    buffer.truncate(rows * row);
-                }
-                stacked(field, room.max(rows), buffer.freeze())?
+                buffer.truncate(room.rows.max(rows) * row);
+                buffer[rows * row..].fill(0);
+                stacked(field, room.rows.max(rows), buffer.freeze())?
             }
             Column::Rows(parts) => {
                 let parts: Option<Vec<Tensor>> = parts.into_iter().take(rows).collect();
                 let parts =
                     parts.ok_or_else(|| Error::Internal("a row of a batch is missing".into()))?;
-                let odd = |at: usize| plain::odd_one(pipeline, field, &parts, at, indices);
-                Tensor::stack(&parts, pool, odd)?
+                let (tensor, own) = column_of(pipeline, number, parts, room, indices, pool)?;
+                lengths.extend(own);
+                tensor
             }
-        });
+        };
+        fields.push((field.name, tensor));
     }
-    Ok(tensors)
+    fields.extend(lengths);
+    if room.mask {
+        fields.push((Name::new(Batch::MASK), mask(rows, room.rows)?));
+    }
+    Ok(fields)
 }
 
 /// A buffer of rows of a field as one tensor.

@@ -319,7 +319,7 @@ impl Queue {
 
     /// Nanoseconds from one batch to the next: as the consumer takes them, or as they can be made.
     fn batch_nanos(&self) -> u64 {
-        let work = self.predictor.usual() * self.lane.pipeline.stretch() as u64;
+        let work = self.predictor.usual() * self.lane.pipeline.group() as u64;
         self.interval.max(work / self.lane.budget.threads.max(1) as u64)
     }
 

@@ -3,7 +3,8 @@
 
 use crate::arrange::leave_out;
 use feedline_core::{Batch, Name, Pool, Result, Rows};
-use feedline_ops::{Pipeline, plain};
+use feedline_ops::Pipeline;
+use feedline_ops::batch::stack;
 use std::sync::Arc;
 
 /// Makes a batch of each stretch. Where bad samples are left out, a batch is shorter by them.
@@ -55,8 +56,7 @@ impl Loose {
             let indices = self.with_index.then(|| vec![index]);
             return Ok(Some(Batch { fields, rows: 1, indices }));
         };
-        let (size, with_index) = (self.pipeline.stretch(), self.with_index);
-        plain::stack(&self.pipeline, &rows, size, recipe.pad, with_index, &self.pool).map(Some)
+        stack(&self.pipeline, &rows, recipe.room(), self.with_index, &self.pool).map(Some)
     }
 
     /// Bad samples that were left out.

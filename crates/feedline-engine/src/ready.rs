@@ -11,7 +11,7 @@
 use crate::group::{Column, columns, split_columns, stack_columns};
 use crate::lane::Lane;
 use crate::tracker::Tracker;
-use feedline_core::{Error, Pool, Position, Result, RowsMut, Tensor};
+use feedline_core::{Error, Name, Pool, Position, Result, RowsMut, Tensor};
 use feedline_ops::Pipeline;
 use std::collections::VecDeque;
 
@@ -54,10 +54,15 @@ impl Filling {
     /// # Errors
     ///
     /// If rows have different shapes.
-    pub(crate) fn into_fields(self, pipeline: &Pipeline, pool: &Pool) -> Result<Vec<Tensor>> {
+    pub(crate) fn into_fields(
+        self,
+        pipeline: &Pipeline,
+        pool: &Pool,
+    ) -> Result<Vec<(Name, Tensor)>> {
         if pipeline.batch.is_none() {
             let rows = split_columns(self.columns, 1, vec![0], pipeline)?;
-            return Ok(rows.into_iter().flat_map(|(_, fields)| fields).collect());
+            let names = pipeline.sample.fields.iter().map(|field| field.name);
+            return Ok(names.zip(rows.into_iter().flat_map(|(_, fields)| fields)).collect());
         }
         stack_columns(self.columns, self.claimed, &self.indices, pipeline, pool)
     }

@@ -1,6 +1,7 @@
 //! A run: what its consumer holds.
 
 use crate::arrange::Arranger;
+use crate::bucket::Piece;
 use crate::counters::{Stats, Tuned, step_table};
 use crate::group::Group;
 use crate::lane::{Lane, Queue};
@@ -197,6 +198,35 @@ impl Run {
             };
             if let Some(batch) = batch {
                 return Ok(Some(Next::Batch(batch)));
+            }
+        }
+    }
+
+    /// From here on gives the batches of all ranks of a round.
+    pub(crate) fn give_every_rank(&mut self) {
+        self.arranger.give_every_rank();
+    }
+
+    /// The next batch, or bad row, of rows that are sorted by their lengths: `Some(None)` at the end,
+    /// `None` if there is nothing yet.
+    pub(crate) fn next_piece(&mut self, patience: Duration) -> Result<Option<Option<Piece>>> {
+        let deadline = Instant::now().checked_add(patience);
+        let mut end = self.over;
+        loop {
+            if let Some(piece) = self.arranger.sorted(end)? {
+                return Ok(Some(Some(piece)));
+            }
+            if end {
+                return Ok(Some(None));
+            }
+            match self.wait_for_head(deadline) {
+                Some(Head::Group(group)) if group.is_end => (end, self.over) = (true, true),
+                Some(Head::Group(group)) => drop(self.arranger.group(*group)?),
+                Some(Head::Ready(_)) => {
+                    return Err(Error::Internal("a window out of order".into()));
+                }
+                None if self.over => end = true,
+                None => return Ok(None),
             }
         }
     }

@@ -1,5 +1,6 @@
 //! A run's place, saved: small, readable, and wary of being loaded into another pipeline.
 
+use crate::bucket::add_begun;
 use feedline_core::{Error, Position, Result, Seed, Span};
 use feedline_ops::Pipeline;
 use feedline_plan::Fingerprint;
@@ -24,6 +25,9 @@ pub struct State {
     places: u64,
     /// Whether each place gives exactly one output.
     counted: bool,
+    /// Whether samples are sorted by their lengths, so that a stretch gives several batches.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    by_length: bool,
     /// Names index i of the source.
     manifest: String,
     /// The plan's steps, each with a short hash of its arguments.
@@ -31,6 +35,8 @@ pub struct State {
 }
 
 const VERSION: u32 = 1;
+/// A stretch was never begun by so many runs.
+const MOST_RUNS: usize = 1 << 12;
 /// Ranks of one run are never so many batches apart.
 const FAR_APART: u64 = 1 << 22;
 
@@ -64,6 +70,7 @@ impl State {
             stretch: pipeline.stretch() as u64,
             places: pipeline.length().places(),
             counted: pipeline.is_counted(),
+            by_length: pipeline.bucket.is_some(),
             manifest,
             steps: steps(pipeline),
         }
@@ -95,16 +102,20 @@ impl State {
                 state.rank, state.world, state.stretch
             )));
         }
-        let Position { left_over, tail, at, batches, taken, .. } = &state.position;
+        let Position { left_over, tail, at, batches, taken, begun, .. } = &state.position;
         let batches_in_all = state.places / state.stretch + state.world;
         let inside = left_over.last().is_none_or(|span| span.end <= *tail)
             && *tail <= state.places.saturating_add(state.world.saturating_mul(state.stretch))
             && at.is_none_or(|(number, row)| {
-                row < state.stretch
+                row < state.stretch.saturating_add(u64::from(state.by_length))
                     && number % state.world == state.rank
                     && number <= batches_in_all
             })
             && *batches <= batches_in_all
+            && begun.len() as u64 <= batches_in_all.min(FAR_APART)
+            && begun.iter().flatten().all(|(_, done)| *done <= state.stretch)
+            && begun.iter().all(|runs| runs.len() <= MOST_RUNS)
+            && (state.by_length || begun.is_empty())
             && taken.len() as u64 <= crate::MOST_OWED;
         if !inside {
             return Err(Error::State("it is damaged: its numbers lie outside the epoch".into()));
@@ -115,7 +126,14 @@ impl State {
     /// Whether all ranks stand at the same place by arithmetic, so that the state of one is that of
     /// all.
     fn is_even(&self) -> bool {
-        self.counted && self.position.at.is_none() && self.position.batches == 0
+        let even = self.position.at.is_none() && self.position.batches == 0;
+        even && (self.counted || self.is_of_rounds())
+    }
+
+    /// Whether ranks that take their batches in rounds have delivered some.
+    fn is_of_rounds(&self) -> bool {
+        let last = self.position.begun(0).last();
+        self.position.at.is_none() && last.is_some_and(|(world, _)| *world == self.world)
     }
 
     /// The same pipeline, data and seed at another position, for all ranks.
@@ -179,7 +197,8 @@ impl State {
                 self.seed.0, seed.0
             )));
         }
-        if (here.stretch, here.places, here.counted) != (self.stretch, self.places, self.counted) {
+        let cut = |state: &Self| (state.stretch, state.places, state.counted, state.by_length);
+        if cut(&here) != cut(self) {
             return Err(Error::State(format!(
                 "it was saved on {} samples in batches of {}, and here are {} in batches of {}",
                 self.places, self.stretch, here.places, here.stretch
@@ -200,8 +219,8 @@ impl State {
         }
         Err(Error::State(format!(
             "it was saved by rank {} of {}, and ranks stand at different places where bad samples are \
-             left out or batches take what is ready: merge the states of all ranks first \
-             (merge_states)",
+             left out, batches take what is ready or go by length: merge the states of all ranks \
+             first (merge_states)",
             self.rank, self.world
         )))
     }
@@ -268,7 +287,7 @@ pub fn merge_states(states: &[State]) -> Result<State> {
             && (state.stretch, state.places) == (first.stretch, first.places)
             && (ended(state)
                 || state.epoch() == first.epoch()
-                    && state.position.left_over == first.position.left_over);
+                    && (state.position.left_over == first.position.left_over || state.by_length));
         if !same {
             return Err(Error::State(format!(
                 "ranks {} and {} did not save the same run in the same epoch",
@@ -279,6 +298,10 @@ pub fn merge_states(states: &[State]) -> Result<State> {
     let mut merged = State { rank: 0, world: 1, ..first.clone() };
     let (size, world) = (first.stretch, first.world);
     let left = first.position.left(first.places);
+    if first.by_length {
+        merged.position = merge_by_length(&sorted, first, ended)?;
+        return Ok(merged);
+    }
     if sorted.iter().all(|state| state.is_even()) {
         // Those that ended the epoch can be one step ahead.
         let step = size.saturating_mul(world);
@@ -354,4 +377,78 @@ pub fn merge_states(states: &[State]) -> Result<State> {
         ..Position::default()
     };
     Ok(merged)
+}
+
+/// The position of all ranks where a stretch gives several batches: stretches that were begun are
+/// left over as they are, with what was delivered of them.
+fn merge_by_length(
+    sorted: &[&State],
+    first: &State,
+    ended: impl Fn(&State) -> bool,
+) -> Result<Position> {
+    let (size, world) = (first.stretch, first.world);
+    let start = first.position.beginning();
+    let all = start.left(first.places).div_ceil(size);
+    let of_rounds = sorted.iter().any(|state| state.is_of_rounds());
+    let same = |state: &State| state.position.beginning() == start;
+    let ends = |state: &State| ended(state) && (!of_rounds || all <= 1);
+    if let Some(other) = sorted.iter().find(|state| !same(state) && !ends(state)) {
+        return Err(Error::State(match of_rounds {
+            true => format!(
+                "ranks {} and {} stand at different rounds; save all ranks after the same round",
+                first.rank, other.rank
+            ),
+            false => format!("ranks {} and {} did not begin at one place", first.rank, other.rank),
+        }));
+    }
+    if of_rounds {
+        return Ok(Position { skipped: first.position.skipped, ..start });
+    }
+    let stand = |state: &State| match ended(state) {
+        true => (all, 0),
+        false => state.position.at.unwrap_or((state.rank, 0)),
+    };
+    // Nobody has begun a stretch from this one on.
+    let touched = sorted.iter().map(|state| match stand(state) {
+        (stretch, 0) if !ended(state) => stretch.saturating_sub(world - 1),
+        (stretch, _) => stretch.saturating_add(1),
+    });
+    let old: u64 = start.left_over.iter().map(|span| span.length()).sum();
+    let least = old.div_ceil(size).max(start.begun.len() as u64);
+    let (begin, end) = (
+        sorted.iter().map(|state| stand(state).0).min().unwrap_or(0),
+        touched.max().unwrap_or(0).max(least).min(all),
+    );
+    if end.saturating_sub(begin) > FAR_APART {
+        return Err(Error::State("the ranks stand too far apart to be of one run".into()));
+    }
+    let (mut left_over, mut begun) = (Vec::<Span>::new(), Vec::new());
+    for number in begin..end {
+        let state = sorted[(number % world) as usize];
+        let (stretch, done) = stand(state);
+        if stretch > number {
+            continue;
+        }
+        for span in start.spans(start.stretch(number, size, first.places)) {
+            match left_over.last_mut() {
+                Some(last) if last.end == span.start => last.end = span.end,
+                _ => left_over.push(span),
+            }
+        }
+        let mut known = start.begun(number).to_vec();
+        add_begun(&mut known, (0, if stretch == number { done } else { 0 }));
+        begun.push(known);
+    }
+    while begun.last().is_some_and(Vec::is_empty) {
+        begun.pop();
+    }
+    let delivered_to = start.stretch(end, size, first.places).start;
+    Ok(Position {
+        epoch: start.epoch,
+        tail: start.tail.saturating_add(delivered_to.saturating_sub(old)),
+        left_over,
+        skipped: sorted.iter().map(|state| state.position.skipped).sum(),
+        begun,
+        ..Position::default()
+    })
 }

@@ -11,6 +11,7 @@ enum Kind {
     Colour,
     Numbers,
     Table,
+    Lengths,
 }
 
 fn source() -> impl Strategy<Value = (String, Kind)> {
@@ -22,6 +23,7 @@ fn source() -> impl Strategy<Value = (String, Kind)> {
         Just(("arrays fields=$TINY".to_owned(), Kind::Grey)),
         Just(("arrays fields=$SQUARES".to_owned(), Kind::Colour)),
         Just(("arrays fields=$TABLE".to_owned(), Kind::Table)),
+        Just(("npy path=$LENGTHS fields=$TOKENS".to_owned(), Kind::Lengths)),
     ]
 }
 
@@ -112,6 +114,26 @@ fn batch() -> impl Strategy<Value = Option<String>> {
     prop_oneof![1 => Just(None), 5 => batch]
 }
 
+/// Batches of samples of several lengths: by length, or filled up as they come.
+fn by_length() -> impl Strategy<Value = String> {
+    let sizes = prop::collection::vec(1..5usize, 3..4);
+    let last = prop::sample::select(vec!["", " drop_last=true"]);
+    let to = prop::sample::select(vec!["longest", "boundary"]);
+    let bucket = (1..6usize, 1..9usize, sizes, 6..30usize, last, to).prop_map(
+        |(first, more, sizes, stretch, last, to)| {
+            let (boundaries, second) = (first, first + more);
+            format!(
+                "bucket boundaries=[{boundaries},{second}] sizes={sizes:?} stretch={stretch} \
+                 pad_to={to}{last}"
+            )
+        },
+    );
+    let last = prop::sample::select(vec!["", " drop_last=true", " pad=true"]);
+    let batch = (1..7usize, last)
+        .prop_map(|(size, last)| format!("batch size={size} pad_ragged=true value=-7{last}"));
+    prop_oneof![3 => bucket, 1 => batch]
+}
+
 prop_compose! {
     fn pipeline()(
         (source, kind) in source(),
@@ -123,6 +145,8 @@ prop_compose! {
         table in prop::option::of(table()),
         size in (side(), side()),
         batch in batch(),
+        by_length in by_length(),
+        bad in any::<bool>(),
     ) -> String {
         let mut steps = vec![source];
         steps.extend(first);
@@ -143,7 +167,12 @@ prop_compose! {
         if kind == Kind::Table {
             steps.extend(table);
         }
-        steps.extend(batch);
+        if kind == Kind::Lengths {
+            steps.extend(bad.then(|| "one_hot classes=5 | on_error policy=skip".to_owned()));
+            steps.push(by_length);
+        } else {
+            steps.extend(batch);
+        }
         steps.join(" | ")
     }
 }

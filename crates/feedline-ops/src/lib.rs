@@ -20,6 +20,7 @@ pub mod kernel;
 pub mod order;
 pub mod pipeline;
 pub mod plain;
+pub mod sink;
 pub mod source;
 pub mod table;
 pub mod volume;

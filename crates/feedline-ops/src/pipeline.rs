@@ -5,7 +5,7 @@
 //!        (spelling)          (types)            (data)
 //! ```
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Buckets, Padded};
 use crate::registry::{Builtin, Step};
 use feedline_core::{
     Address, Before, Blobs, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy, Result,
@@ -42,6 +42,10 @@ pub struct Pipeline {
     pub maps: Vec<BoundMap>,
     /// How samples are stacked; `None` delivers them one by one.
     pub batch: Option<Batch>,
+    /// By which lengths they are chosen for a batch; `None` takes them as they come.
+    pub bucket: Option<Buckets>,
+    /// The fields that are filled up in a batch.
+    pub padded: Vec<Padded>,
     /// What happens to bad samples.
     pub policy: Policy,
     /// What a sample looks like when it is finished.
@@ -59,6 +63,8 @@ struct Checked {
     orders: Vec<(&'static str, StepId, Box<dyn Order>)>,
     maps: Vec<BoundMap>,
     batch: Option<Batch>,
+    bucket: Option<Buckets>,
+    padded: Vec<Padded>,
     policy: Policy,
     sample: Spec,
     output: Spec,
@@ -90,11 +96,12 @@ fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<Checked> {
     let input = source.spec()?;
     let (mut sample, mut output) = (input.clone(), input.clone());
     let (mut orders, mut maps, mut batch, mut policy) = (Vec::new(), Vec::new(), None, None);
+    let (mut bucket, mut padded) = (None, Vec::new());
     for (at, (name, id, step)) in steps.enumerate() {
         if let Some(size) = batch.as_ref().map(|batch: &Batch| batch.size as u64) {
             // The first few batches are the samples of the first few batches.
             let order = match &step {
-                Step::Order(order) => order.of_batches(size),
+                Step::Order(order) if bucket.is_none() => order.of_batches(size),
                 _ => None,
             };
             if let Some(order) = order {
@@ -103,8 +110,13 @@ fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<Checked> {
                 continue;
             }
             return Err(Error::pipeline(match step {
-                Step::Batch(_) => "batch: the samples are in batches already".to_owned(),
-                _ => format!("{name}: works on samples; put it before batch"),
+                Step::Batch(_) | Step::Bucket(_) => {
+                    format!("{name}: the samples are in batches already")
+                }
+                _ => {
+                    let last = if bucket.is_some() { "bucket" } else { "batch" };
+                    format!("{name}: works on samples; put it before {last}")
+                }
             }));
         }
         match step {
@@ -121,7 +133,15 @@ fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<Checked> {
                 sample = map.prepare(&sample)?;
                 maps.push(BoundMap { name, id, map, call: calls[at + 1].to_string() });
             }
-            Step::Batch(recipe) => batch = Some(recipe),
+            Step::Batch(recipe) => {
+                (output, padded) = recipe.output(&sample)?;
+                batch = Some(recipe);
+            }
+            Step::Bucket(recipe) => {
+                let buckets;
+                (output, padded, buckets) = recipe.output(&sample)?;
+                (batch, bucket) = (Some(recipe.batch()), Some(buckets));
+            }
             Step::Policy(given) => {
                 if policy.is_some() {
                     return Err(Error::pipeline("on_error: is given twice"));
@@ -129,13 +149,12 @@ fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<Checked> {
                 policy = Some(given);
             }
         }
-        output = match &batch {
-            Some(recipe) => recipe.output(&sample)?,
-            None => sample.clone(),
-        };
+        if batch.is_none() {
+            output = sample.clone();
+        }
     }
     let (plan, policy) = (Plan::new(calls), policy.unwrap_or_default());
-    Ok(Checked { plan, source, input, orders, maps, batch, policy, sample, output })
+    Ok(Checked { plan, source, input, orders, maps, batch, bucket, padded, policy, sample, output })
 }
 
 /// Tells each step what comes before it, as far as that is the same in every epoch.
@@ -170,8 +189,9 @@ impl Pipeline {
     ///
     /// As [`Pipeline::check`], or if the data is missing.
     pub fn open(plan: &Plan, store: &dyn Store, blobs: &Blobs) -> Result<Self> {
-        let Checked { plan, source, input, orders, mut maps, batch, policy, sample, output } =
-            check(plan, Some(store))?;
+        let checked = check(plan, Some(store))?;
+        let Checked { plan, source, input, orders, mut maps, batch, .. } = checked;
+        let Checked { bucket, padded, policy, sample, output, .. } = checked;
         let source = source.open(store, blobs)?;
         if let (Policy::Raise, Some(error)) = (&policy, source.known_bad()) {
             return Err(error);
@@ -196,6 +216,8 @@ impl Pipeline {
             order_names,
             maps,
             batch,
+            bucket,
+            padded,
             policy,
             sample,
             output,
@@ -209,16 +231,23 @@ impl Pipeline {
         self.length
     }
 
-    /// Places in a stretch: those of one batch.
+    /// Places in a stretch: those of one batch, or as many as the plan says.
     #[must_use]
     pub fn stretch(&self) -> usize {
+        self.bucket.as_ref().map_or(self.group(), |bucket| bucket.stretch)
+    }
+
+    /// Samples that are prepared together: those of a full batch.
+    #[must_use]
+    pub fn group(&self) -> usize {
         self.batch.as_ref().map_or(1, |batch| batch.size)
     }
 
-    /// Whether each place gives exactly one output, so that lengths and batches are arithmetic.
+    /// Whether each place gives exactly one output and each stretch one batch, so that lengths and
+    /// batches are arithmetic.
     #[must_use]
     pub fn is_counted(&self) -> bool {
-        self.policy == Policy::Raise
+        self.policy == Policy::Raise && self.bucket.is_none()
     }
 
     /// The plan's fingerprint.

@@ -2,9 +2,10 @@
 //! means; whatever runs faster must yield the same.
 
 use crate::Pipeline;
+use crate::batch::{BucketRun, Buckets, Finished, Round, stack};
 use feedline_core::{
-    Address, Batch, Cursor, EpochSeed, Error, Field, Length, Name, Policy, Pool, Position, Result,
-    SampleSeed, Seed, Span, Store, Tensor, Workspace,
+    Address, Batch, Cursor, EpochSeed, Error, Length, Policy, Pool, Position, Result, SampleSeed,
+    Seed, Span, Store, Workspace,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ pub struct Part {
     pub world: u64,
     /// Where to start.
     pub position: Position,
+    /// Whether ranks take batches of samples of one class in rounds.
+    pub rounds: bool,
     /// Whether batches carry the indices of their samples.
     pub with_index: bool,
 }
@@ -27,7 +30,7 @@ pub struct Part {
 impl Default for Part {
     fn default() -> Self {
         let position = Position::default();
-        Self { seed: Seed(0), rank: 0, world: 1, position, with_index: false }
+        Self { seed: Seed(0), rank: 0, world: 1, position, rounds: false, with_index: false }
     }
 }
 
@@ -41,7 +44,10 @@ pub struct Plain {
     /// The next row: its stretch, and its number in it.
     stretch: u64,
     row: u64,
-    ready: VecDeque<(u64, Vec<(Name, Tensor)>)>,
+    ready: VecDeque<Finished>,
+    /// The stretch of samples that are sorted by their lengths, and what came of it.
+    bucket: Option<BucketRun<Finished>>,
+    rounds: VecDeque<Round<Finished>>,
     skipped: u64,
     ended: bool,
 }
@@ -52,10 +58,13 @@ impl Plain {
     pub fn new(pipeline: Arc<Pipeline>, store: Arc<dyn Store>, part: Part) -> Self {
         let epoch = EpochSeed { seed: part.seed, epoch: part.position.epoch };
         let workspace = pipeline.workspace(Pool::new(0), true);
-        let (stretch, row) = part.position.at.unwrap_or((part.rank, 0));
+        let first = if part.rounds { 0 } else { part.rank };
+        let (stretch, row) = part.position.at.unwrap_or((first, 0));
+        // Of a stretch that is sorted by lengths all samples are looked at again.
+        let row = if pipeline.bucket.is_some() { 0 } else { row };
         let skipped = part.position.skipped;
         let cursor = Cursor::new(epoch);
-        let ready = VecDeque::new();
+        let (ready, rounds) = (VecDeque::new(), VecDeque::new());
         Self {
             pipeline,
             store,
@@ -65,6 +74,8 @@ impl Plain {
             stretch,
             row,
             ready,
+            bucket: None,
+            rounds,
             skipped,
             ended: false,
         }
@@ -75,7 +86,7 @@ impl Plain {
     }
 
     /// One sample through all steps.
-    fn sample(&mut self, place: u64) -> Result<(u64, Vec<(Name, Tensor)>)> {
+    fn sample(&mut self, place: u64) -> Result<Finished> {
         let address = self.pipeline.address(place, &mut self.cursor);
         let Address { index, visit } = address;
         let seed = SampleSeed { epoch: self.cursor.seed, source: 0, index, visit, output: 0 };
@@ -117,6 +128,9 @@ impl Plain {
     }
 
     fn next_batch(&mut self) -> Result<Option<Batch>> {
+        if self.pipeline.bucket.is_some() {
+            return self.next_of_class();
+        }
         let Some(recipe) = self.pipeline.batch.clone() else {
             while self.ready.is_empty() {
                 if !self.advance()? {
@@ -149,7 +163,8 @@ impl Plain {
         }
         let rows = self.ready.len().min(recipe.size);
         let rows: Vec<_> = self.ready.drain(..rows).collect();
-        self.stack(&rows, recipe.size, recipe.pad).map(Some)
+        let room = recipe.room();
+        stack(&self.pipeline, &rows, room, self.part.with_index, &self.workspace.pool).map(Some)
     }
 
     fn stretch_left(&self) -> bool {
@@ -157,71 +172,55 @@ impl Plain {
         self.row < self.part.position.stretch(self.stretch, size, length).length()
     }
 
-    fn stack(&self, rows: &[(u64, Vec<(Name, Tensor)>)], size: usize, pad: bool) -> Result<Batch> {
-        stack(&self.pipeline, rows, size, pad, self.part.with_index, &self.workspace.pool)
-    }
-}
-
-/// Stacks finished rows into a batch, padding it if asked to.
-///
-/// # Errors
-///
-/// If rows have different shapes.
-pub fn stack(
-    pipeline: &Pipeline,
-    rows: &[(u64, Vec<(Name, Tensor)>)],
-    size: usize,
-    pad: bool,
-    with_index: bool,
-    pool: &Pool,
-) -> Result<Batch> {
-    let mut fields = Vec::new();
-    for (at, field) in pipeline.sample.fields.iter().enumerate() {
-        let mut parts: Vec<Tensor> = rows.iter().map(|(_, row)| row[at].1.clone()).collect();
-        if pad {
-            let shape: Vec<usize> = field.shape.iter().map(|dim| dim.unwrap_or(0)).collect();
-            let bytes = vec![0; field.bytes().unwrap_or(0)];
-            let zeros = Tensor::new(field.dtype, &shape, feedline_core::Buffer::from(&bytes[..]))?;
-            parts.resize(size, zeros);
+    /// The next batch of samples of one class, stretch by stretch.
+    fn next_of_class(&mut self) -> Result<Option<Batch>> {
+        let pipeline = Arc::clone(&self.pipeline);
+        let Some(buckets) = &pipeline.bucket else { return Ok(None) };
+        let Part { rank, world, rounds, with_index, .. } = self.part;
+        let position = self.part.position.clone();
+        let length = pipeline.length().places();
+        loop {
+            if let Some(round) = self.rounds.pop_front() {
+                let part = if rounds { rank } else { 0 };
+                let room = buckets.room(&round);
+                let (rows, pool) = (round.part(part), &self.workspace.pool);
+                return stack(&pipeline, &rows, room, with_index, pool).map(Some);
+            }
+            let numbers = position.stretch(self.stretch, buckets.stretch as u64, length);
+            if numbers.length() == 0 {
+                return Ok(None);
+            }
+            let stretch = self.stretch;
+            self.bucket.get_or_insert_with(|| {
+                let done = position.at.filter(|at| at.0 == stretch).map_or(0, |at| at.1);
+                BucketRun::new(
+                    buckets,
+                    position.begun(stretch),
+                    if rounds { world } else { 0 },
+                    done,
+                )
+            });
+            if self.row < numbers.length() {
+                let number = numbers.start + self.row;
+                self.row += 1;
+                let place = position.spans(Span { start: number, end: number + 1 })[0].start;
+                match self.sample(place) {
+                    Ok(row) => {
+                        let length = Buckets::length(&row.1[buckets.field].1);
+                        if let Some(run) = &mut self.bucket {
+                            run.push(length, row, &mut self.rounds);
+                        }
+                    }
+                    Err(error) => self.skip(error)?,
+                }
+                continue;
+            }
+            if let Some(run) = self.bucket.take() {
+                run.finish(&mut self.rounds);
+            }
+            (self.stretch, self.row) = (stretch + if rounds { 1 } else { world }, 0);
         }
-        let indices: Vec<u64> = rows.iter().map(|row| row.0).collect();
-        let odd = |at: usize| odd_one(pipeline, field, &parts, at, &indices);
-        let stacked = Tensor::stack(&parts, pool, odd)?;
-        fields.push((field.name, stacked));
     }
-    if pad {
-        fields.push((Name::new(crate::batch::Batch::MASK), mask(rows.len(), size)?));
-    }
-    let indices = with_index.then(|| rows.iter().map(|row| row.0).collect());
-    Ok(Batch { fields, rows: rows.len(), indices })
-}
-
-/// Says which rows of a padded batch hold a sample.
-///
-/// # Errors
-///
-/// Never, as long as the mask has one byte a row.
-pub fn mask(rows: usize, size: usize) -> Result<Tensor> {
-    let mask: Vec<u8> = (0..size).map(|row| u8::from(row < rows)).collect();
-    Tensor::new(feedline_core::DType::Bool, &[size], feedline_core::Buffer::from(&mask[..]))
-}
-
-/// What to say of a row whose field has another shape than those before it in its batch.
-#[must_use]
-pub fn odd_one(
-    pipeline: &Pipeline,
-    field: &Field,
-    parts: &[Tensor],
-    at: usize,
-    indices: &[u64],
-) -> Error {
-    let index = indices.get(at).copied().unwrap_or(0);
-    let error = Error::record(format!(
-        "field {} is {:?}, where the batch begins with {:?}; samples of a batch have one shape: add \
-         resize or a crop before batch",
-        field.name, parts[at], parts[0]
-    ));
-    pipeline.at(error, index, "batch")
 }
 
 /// Whether one more bad sample is still within what the plan allows.

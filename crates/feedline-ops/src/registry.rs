@@ -15,6 +15,8 @@ pub enum Step {
     Map(Box<dyn Map>),
     /// Stacks them.
     Batch(crate::batch::Batch),
+    /// Stacks those of about the same length.
+    Bucket(crate::batch::Bucket),
     /// Says what happens to bad ones.
     Policy(Policy),
 }

@@ -48,6 +48,12 @@ impl Task {
         Ok(Self { address, seed, sample, next: 0 })
     }
 
+    /// A sample that was taken through the first `steps` steps elsewhere.
+    #[must_use]
+    pub fn resume(address: Address, seed: SampleSeed, sample: Sample, steps: usize) -> Self {
+        Self { address, seed, sample, next: steps }
+    }
+
     /// Goes on until all steps are done or something has to be read.
     ///
     /// # Errors

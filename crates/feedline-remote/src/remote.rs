@@ -1,14 +1,14 @@
 //! A run whose samples are prepared by workers.
 
 use crate::state::{Dealt, windows, windows_of_ranks};
-use feedline_client::{Begin, Config, Live, Next as Fetched, Settings, Totals};
-use feedline_core::{Blobs, Error, Pool, Position, Result};
-use feedline_engine::{Assembly, Delivery, Loose, Next, Options, State, Wanted};
+use feedline_client::{Begin, Config, Finisher, Live, Next as Fetched, Settings, Step, Totals};
+use feedline_core::{Blobs, Error, Policy, Pool, Position, Result, Store};
+use feedline_engine::{Assembly, Cut, Delivery, Finish, Loose, Next, Options, State, Wanted};
 use feedline_ops::Pipeline;
 use feedline_wire::control::{Control, Dataset, DatasetId, Failure};
 use feedline_wire::stream::ClientOptions;
 use feedline_wire::{
-    ConsumerIndex, Description, Epoch, JobName, Nonce, Order, Start, Visitation, Windows,
+    ConsumerIndex, Description, Epoch, JobName, Nonce, Offset, Order, Start, Visitation, Windows,
 };
 use serde::Serialize;
 use std::io;
@@ -35,6 +35,8 @@ pub struct Job {
     pub patience: Duration,
     /// How connections to workers behave.
     pub stream: ClientOptions,
+    /// The first step that is taken here, and not by workers; none if they take all.
+    pub local_from: Option<String>,
 }
 
 impl Job {
@@ -49,6 +51,7 @@ impl Job {
             memory: 256 << 20,
             patience: Duration::from_secs(300),
             stream: ClientOptions::default(),
+            local_from: None,
         }
     }
 }
@@ -92,10 +95,13 @@ pub struct Remote {
     job: Job,
     dataset: DatasetId,
     control: Arc<dyn Control>,
+    finish: Option<Finisher>,
     making: Making,
     /// How a whole epoch is cut.
     windows: Windows,
     live: Option<Live>,
+    /// A step that came before it was wanted.
+    pending: Option<Step>,
     /// How dealing begins, until it has begun.
     begin: Option<Begin>,
     /// Where a client stands to whom nothing was dealt yet.
@@ -114,7 +120,7 @@ impl Remote {
     pub fn start(
         control: Arc<dyn Control>,
         pipeline: Arc<Pipeline>,
-        blobs: &Blobs,
+        (store, blobs): (&dyn Store, &Blobs),
         state: Option<&str>,
         epoch: u64,
         job: Job,
@@ -122,19 +128,25 @@ impl Remote {
     ) -> Result<Self> {
         options.check(&pipeline)?;
         check(&pipeline, &job, &options)?;
-        let mut hashes: Vec<String> = blobs.keys().cloned().collect();
-        hashes.sort_unstable();
-        let dataset = Dataset {
-            plan: pipeline.plan.to_json(),
-            manifest: pipeline.source.manifest(),
-            blobs: hashes,
+        let pool = Pool::new(job.memory);
+        let cut = job.local_from.as_deref().map(|step| Cut::before(&pipeline, step)).transpose()?;
+        let first = match &cut {
+            None => Arc::clone(&pipeline),
+            Some(cut) => Arc::new(Pipeline::open(&cut.first, store, blobs)?),
         };
+        let finish = cut.map(|cut| finisher(&pipeline, &cut, &first, &options, &pool));
+        let plan = first.plan.to_json();
+        // Of what was given, what the plan names.
+        let mut hashes: Vec<String> =
+            blobs.keys().filter(|name| plan.contains(name.as_str())).cloned().collect();
+        hashes.sort_unstable();
+        let dataset = Dataset { plan, manifest: first.source.manifest(), blobs: hashes };
         let steps = match job.window {
+            _ if pipeline.bucket.is_some() => 1,
             0 => (SAMPLES / pipeline.stretch() as u64).max(1),
             given => given,
         };
         let whole = Position::epoch(epoch);
-        let pool = Pool::new(job.memory);
         let (making, windows, begin, before) = match job.order {
             Order::Exact => {
                 let position = match state {
@@ -147,7 +159,7 @@ impl Remote {
                     )?,
                 };
                 let start = Position::default();
-                let windows = windows_of_ranks(&pipeline, &start, steps, options.world);
+                let windows = windows_of_ranks(&pipeline, &start, steps, &options);
                 let assembly = Assembly::new(Arc::clone(&pipeline), position, options.clone())?;
                 (Making::Exact(Box::new(assembly)), windows, None, None)
             }
@@ -166,9 +178,11 @@ impl Remote {
             job,
             dataset,
             control,
+            finish,
             making,
             windows,
             live: None,
+            pending: None,
             begin,
             before,
             started,
@@ -208,39 +222,65 @@ impl Remote {
             if let Some(next) = assembly.next()? {
                 return Ok(Some(next));
             }
-            let Some(Wanted { start, step }) = assembly.wants() else {
+            let Some(wanted) = assembly.wants() else {
                 return Err(Error::Internal("nothing is wanted and nothing comes".into()));
             };
             let live = match &self.live {
                 Some(live) => live,
                 None => {
-                    let begin = self.begin_at(&start, step)?;
+                    let begin = self.begin_at(&wanted)?;
                     let live = self.connect(begin)?;
                     self.live.insert(live)
                 }
             };
             let left = until.saturating_duration_since(Instant::now());
-            match live.next_within(left)? {
+            let fetched = match self.pending.take() {
+                Some(step) => Some(Fetched::Step(step)),
+                None => live.next_within(left)?,
+            };
+            match fetched {
                 None => return Ok(None),
-                Some(Fetched::EndOfEpoch(_)) => {}
-                Some(Fetched::Step(fetched)) => {
-                    let block = fetched.window.0 / self.options.world;
-                    let number = block * self.windows.steps + fetched.offset.0;
-                    // Steps of padding alone are made here.
-                    if fetched.epoch.0 < start.epoch {
-                        continue;
-                    }
-                    if (fetched.epoch.0, number) != (start.epoch, step) {
-                        return Err(Error::Internal(format!(
-                            "step {number} of epoch {} came instead of step {step} of epoch {}",
-                            fetched.epoch, start.epoch
-                        )));
-                    }
-                    let Making::Exact(assembly) = &mut self.making else { continue };
-                    assembly.give(fetched.rows)?;
-                }
+                Some(fetched) => self.take(fetched, &wanted)?,
             }
         }
+    }
+
+    /// Gives what was fetched to whoever puts it together.
+    fn take(&mut self, fetched: Fetched, wanted: &Wanted) -> Result<()> {
+        let Making::Exact(assembly) = &mut self.making else { return Ok(()) };
+        let sorted = self.pipeline.bucket.is_some();
+        let Wanted { start, step, from } = wanted;
+        let fetched = match fetched {
+            Fetched::Step(fetched) => fetched,
+            Fetched::EndOfEpoch(epoch) if sorted && epoch.0 == start.epoch => {
+                return assembly.end();
+            }
+            Fetched::EndOfEpoch(_) => return Ok(()),
+        };
+        // Steps of padding alone are made here.
+        if fetched.epoch.0 < start.epoch {
+            return Ok(());
+        }
+        let own = fetched.window.0 / self.options.world;
+        let number = match sorted {
+            true => (own, fetched.offset.0),
+            false => (own * self.windows.steps + fetched.offset.0, 0),
+        };
+        let here = (fetched.epoch.0, number);
+        if here == (start.epoch, (*step, *from)) {
+            return assembly.give(fetched.rows);
+        }
+        // How many batches a stretch gives is known when something else comes.
+        if sorted && (fetched.epoch.0, own) > (start.epoch, *step) && fetched.offset.0 == 0 {
+            self.pending = Some(fetched);
+            return assembly.end();
+        }
+        Err(Error::Internal(format!(
+            "step {number:?} of epoch {} came instead of step {:?} of epoch {}",
+            fetched.epoch,
+            (step, from),
+            start.epoch
+        )))
     }
 
     fn next_any(&mut self, patience: Duration) -> Result<Option<Next>> {
@@ -267,11 +307,16 @@ impl Remote {
     }
 
     /// How a client begins at one of its own steps.
-    fn begin_at(&self, start: &Position, step: u64) -> Result<Begin> {
-        let (steps, ranks) = (self.windows.steps, self.options.world);
-        let windows = windows_of_ranks(&self.pipeline, start, steps, ranks);
+    fn begin_at(&self, wanted: &Wanted) -> Result<Begin> {
+        let Wanted { start, step, from } = wanted;
+        let steps = self.windows.steps;
+        let windows = windows_of_ranks(&self.pipeline, start, steps, &self.options);
         let start = Start { epoch: Epoch(start.epoch), position: text_of(start)?, windows };
-        Ok(Begin::At { start, step })
+        let (own, offset) = match self.pipeline.bucket.is_some() {
+            true => (*step, *from),
+            false => (step / steps, step % steps),
+        };
+        Ok(Begin::At { start, own, offset: Offset(offset) })
     }
 
     fn connect(&self, begin: Begin) -> Result<Live> {
@@ -293,14 +338,18 @@ impl Remote {
         let consumer = ConsumerIndex(small(options.rank)?);
         let config = Config {
             patience: job.patience.as_millis() as u64,
+            rounds: options.rounds,
             ..Config::new(name, description, small(options.world)?, consumer, nonce)
         };
         let settings = Settings {
             dataset: self.dataset.clone(),
             seed: options.seed.0,
             with_index: options.with_index,
+            sorted: self.pipeline.bucket.is_some(),
+            rounds: options.rounds,
             memory: job.memory,
             stream: job.stream.clone(),
+            finish: self.finish.clone(),
         };
         Live::start(Arc::clone(&self.control), settings, config, begin)
     }
@@ -369,6 +418,26 @@ impl Remote {
     }
 }
 
+/// Takes the steps after the cut.
+fn finisher(
+    pipeline: &Arc<Pipeline>,
+    cut: &Cut,
+    first: &Pipeline,
+    options: &Options,
+    pool: &Pool,
+) -> Finisher {
+    let (seed, with_index) = (options.seed, options.with_index);
+    let finish = Finish::new(Arc::clone(pipeline), cut, first, seed, with_index, pool.clone());
+    Finisher(Arc::new(move |ask, step, rows| {
+        let start = match ask.start.as_str() {
+            "" => Position::epoch(ask.epoch),
+            text => serde_json::from_str(text)
+                .map_err(|error| Error::Internal(format!("a start that is none: {error}")))?,
+        };
+        finish.rows(&start, step * ask.world + ask.rank, rows)
+    }))
+}
+
 fn check(pipeline: &Pipeline, job: &Job, options: &Options) -> Result<()> {
     if job.name.is_empty() || job.name.len() > 256 {
         return Err(Error::pipeline("job: give it a name of at most 256 letters"));
@@ -385,10 +454,20 @@ fn check(pipeline: &Pipeline, job: &Job, options: &Options) -> Result<()> {
              \"any\"",
         ));
     }
+    if pipeline.bucket.is_some() {
+        let wrong = match (job.order, &pipeline.policy, &job.local_from) {
+            (Order::Any, _, _) => "with order \"exact\" on a service",
+            (_, Policy::Skip { .. }, _) => "without on_error(\"skip\") on a service",
+            (_, _, Some(_)) => "without local_from on a service",
+            _ => "",
+        };
+        if !wrong.is_empty() {
+            return Err(Error::pipeline(format!("bucket goes {wrong}")));
+        }
+    }
     if job.memory == 0 {
         return Err(Error::pipeline("memory=0; give at least one byte"));
     }
-    let _ = pipeline;
     Ok(())
 }
 
@@ -408,7 +487,7 @@ fn dealing(
         Ok(Begin::Restore { start, hash })
     };
     match state {
-        None if epoch == 0 => Ok(Begin::Fresh),
+        // Who begins anew begins anew for all: the others join, or learn that they have to.
         None => restore(Position::epoch(epoch), &format!("epoch {epoch}")),
         Some(text) if crate::is_dealt(text) => {
             let dealt = Dealt::from_json(text)?;

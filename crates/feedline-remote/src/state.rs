@@ -2,7 +2,7 @@
 
 use feedline_client::{Checkpoint, Merged, merge_checkpoints};
 use feedline_core::{Error, Position, Result, Seed, Span};
-use feedline_engine::{State, stretches_left};
+use feedline_engine::{Options, State, stretches_left};
 use feedline_ops::Pipeline;
 use feedline_wire::{Left, Offset, Window, Windows};
 use serde::{Deserialize, Serialize};
@@ -117,9 +117,12 @@ pub(crate) fn windows_of_ranks(
     pipeline: &Pipeline,
     start: &Position,
     steps: u64,
-    ranks: u64,
+    options: &Options,
 ) -> Windows {
-    let each = stretches_left(pipeline, start, ranks).div_ceil(ranks);
+    let ranks = options.world;
+    let all = stretches_left(pipeline, start, ranks);
+    // In rounds every rank has its part of every stretch.
+    let each = if options.rounds { all } else { all.div_ceil(ranks) };
     let count = each.div_ceil(steps.max(1)).saturating_mul(ranks);
     Windows { count, steps: steps.max(1), last: steps.max(1) }
 }

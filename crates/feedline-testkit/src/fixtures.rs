@@ -1,7 +1,8 @@
 //! Tiny data sets that come out the same on every machine.
 
-use feedline_core::{Blobs, Buffer, DType, Element, Tensor};
+use feedline_core::{Blobs, Buffer, DType, Element, Field, Layout, Spec, Tensor};
 use feedline_ops::codec::{self, Subsampling};
+use feedline_ops::sink::{ArrowWriter, Table, shard_name};
 use feedline_plan::Fingerprint;
 use image::{DynamicImage, ImageBuffer, ImageFormat};
 use std::io::Cursor;
@@ -28,6 +29,9 @@ use tempfile::TempDir;
 /// | `$ROWS` | two files of 3 and 2 rows of 2×2 numbers |
 /// | `$NIFTI` | three scans with masks, `*/image.nii.gz` and `*/mask.nii` |
 /// | `$BADSCANS` | four cases `*/x.npy`, `*/y.npy`: sound, too small, of two sizes, with odd numbers |
+/// | `$ARROW` | two Arrow files of 3 and 2 rows: numbers, tensors, lists, bytes, text, truth values |
+/// | `$ARROWIMAGES` | an Arrow file of 4 RGB images of 7×5 pixels, and `label` |
+/// | `$HALFSAVED` | a folder that was being saved: 2 of its 3 shards are there |
 /// | `$TMP` | an empty folder to write to |
 pub struct Fixtures {
     folder: TempDir,
@@ -91,6 +95,8 @@ impl Fixtures {
         this.lists();
         this.arrays();
         this.scans();
+        this.lengths();
+        this.arrow();
         std::fs::create_dir(this.path("tmp")).expect("a folder can be made");
         this.names.push(("$TMP", this.text("tmp")));
         // The longest first, so that no name is taken for the beginning of another.
@@ -123,9 +129,15 @@ impl Fixtures {
 
     /// Adds an array, and returns the name by which a plan calls it.
     pub fn add(&mut self, tensor: Tensor) -> String {
-        let mut named = tensor.data().to_vec();
-        named.extend(format!("{tensor:?}").bytes());
-        let name = Fingerprint::of(&named).to_string();
+        // As the package for Python names it.
+        let mut named = Vec::new();
+        let offsets = (0..).map_while(|index| tensor.offset(index));
+        let offsets: Vec<u8> = offsets.flat_map(|at| (at as u64).to_le_bytes()).collect();
+        let shape = if offsets.is_empty() { tensor.shape() } else { &[] };
+        named.extend(format!("{}{shape:?}", tensor.dtype()).bytes());
+        named.extend_from_slice(tensor.data());
+        named.extend(offsets);
+        let name = Fingerprint::of(&named).to_string()[..32].to_owned();
         self.blobs.insert(name.clone(), tensor);
         name
     }
@@ -325,9 +337,117 @@ impl Fixtures {
         }
     }
 
+    /// Samples of several lengths: tokens, frames of two numbers of other lengths, and a label.
+    fn lengths(&mut self) {
+        use crate::volumes::{little, npy};
+        let lengths = [3, 1, 7, 2, 12, 4, 5, 0, 9, 2, 3, 6, 20, 1, 4, 8, 3, 2, 5, 11, 4, 3, 15];
+        for (number, length) in lengths.into_iter().enumerate() {
+            let tokens: Vec<u8> =
+                (0..length).flat_map(|at| (number as i32 * 100 + at).to_le_bytes()).collect();
+            let tokens = npy("<i4", false, &[length as usize], &tokens);
+            self.write(format!("lengths/{number:02}_t.npy"), &tokens);
+            let frames = 1 + number % 3;
+            let values: Vec<f32> = (0..2 * frames).map(|at| at as f32 + 0.5).collect();
+            let values = npy("<f4", false, &[frames, 2], &little(&values));
+            self.write(format!("lengths/{number:02}_f.npy"), &values);
+            let label = npy("<i8", false, &[], &(number as i64 % 6).to_le_bytes());
+            self.write(format!("lengths/{number:02}_y.npy"), &label);
+        }
+        let folder = self.text("lengths");
+        self.names.push(("$LENGTHS", folder));
+        let fields = r#"{"tokens":"*_t.npy","label":"*_y.npy"}"#;
+        self.names.push(("$TOKENS", fields.to_owned()));
+    }
+
+    fn arrow(&mut self) {
+        let spec = Spec::new(vec![
+            Field::new("n", DType::I64, &[]),
+            Field::new("x", DType::F32, &[Some(2), Some(2)]),
+            Field::new("tokens", DType::U16, &[None]),
+            Field::new("map", DType::I8, &[None, Some(2)]),
+            Field::new("text", DType::Text, &[]),
+            Field::new("data", DType::Bytes, &[]),
+            Field::new("flag", DType::Bool, &[]),
+            Field::new("mask", DType::Bool, &[Some(3)]),
+            Field::new("half", DType::BF16, &[]),
+        ]);
+        let truth = |shape: &[usize], values: &[u8]| {
+            Tensor::new(DType::Bool, shape, Buffer::from(values)).expect("a byte each")
+        };
+        let row = |n: u8| {
+            let x: Vec<f32> = (0..4u8).map(|at| f32::from(n) + f32::from(at) / 4.0).collect();
+            let tokens: Vec<u16> = (0..u16::from(n) % 4).map(|at| at * 300).collect();
+            let map: Vec<i8> = (0..2 * (n as i8 % 3)).map(|at| at - n as i8).collect();
+            vec![
+                Tensor::scalar(i64::from(n) * 1_000_000_007),
+                Tensor::from_slice(&[2, 2], &x),
+                Tensor::from_slice(&[tokens.len()], &tokens),
+                Tensor::from_slice(&[map.len() / 2, 2], &map),
+                Tensor::text(&"ü".repeat(usize::from(n) % 3)),
+                Tensor::bytes(Buffer::from(&[n, 255, 0][..usize::from(n) % 4])),
+                truth(&[], &[n % 2]),
+                truth(&[3], &[n % 2, 1, n / 2 % 2]),
+                Tensor::scalar(half::bf16::from_f32(f32::from(n) / 2.0)),
+            ]
+        };
+        let file = |rows: &[Vec<Tensor>]| {
+            let rows: Vec<&[Tensor]> = rows.iter().map(Vec::as_slice).collect();
+            arrow_file(&spec, &rows)
+        };
+        let rows: Vec<Vec<Tensor>> = (0..5).map(row).collect();
+        self.write("arrow/a.arrow", &file(&rows[..3]));
+        self.write("arrow/b/c.arrow", &file(&rows[3..]));
+        self.write("arrow/.hidden.arrow", b"nothing");
+        let images = Spec::new(vec![
+            Field::image("image", DType::U8, Layout::Hwc, [Some(7), Some(5), Some(3)]),
+            Field::new("label", DType::I64, &[]),
+        ]);
+        let rows: Vec<Vec<Tensor>> = (0..4)
+            .map(|seed| {
+                let image = Tensor::from_slice(&[7, 5, 3], &pixels(seed, 5, 7));
+                vec![image, Tensor::scalar(seed as i64 % 2)]
+            })
+            .collect();
+        let rows: Vec<&[Tensor]> = rows.iter().map(Vec::as_slice).collect();
+        self.write("arrowimages/images.arrow", &arrow_file(&images, &rows));
+        let table = Table {
+            feedline_save: Table::VERSION,
+            complete: false,
+            shards: 3,
+            shard_places: 2,
+            batch_places: 1,
+            places: 5,
+            seed: 0,
+            epoch: 0,
+            plan: "range count=5".into(),
+            fingerprint: String::new(),
+            manifest: String::new(),
+            rows: None,
+            bytes: None,
+            skipped: None,
+        };
+        let table = table.to_json().expect("a table is JSON");
+        self.write("halfsaved/feedline.json", table.as_bytes());
+        for number in [0, 2] {
+            self.write(format!("halfsaved/{}", shard_name(number)), b"");
+        }
+        for (name, folder) in
+            [("$ARROWIMAGES", "arrowimages"), ("$ARROW", "arrow"), ("$HALFSAVED", "halfsaved")]
+        {
+            self.names.push((name, self.text(folder)));
+        }
+    }
+
     fn name(&mut self, name: &'static str, fields: &[String]) {
         self.names.push((name, format!("[{}]", fields.join(","))));
     }
+}
+
+/// Rows as an Arrow file, in batches of two.
+fn arrow_file(spec: &Spec, rows: &[&[Tensor]]) -> Vec<u8> {
+    let mut writer = ArrowWriter::new(Vec::new(), "a file", spec, &[]).expect("memory takes all");
+    rows.chunks(2).for_each(|rows| writer.write(rows).expect("memory takes all"));
+    writer.finish(&[]).expect("memory takes all")
 }
 
 impl Default for Fixtures {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Cases are parted by a blank line. A line such as `@ seed=3 epochs=2 world=2` before the pipeline
-//! says how it runs; with several epochs or ranks, a heading stands before what each delivers.
+//! says how it runs (`rounds=1` lets ranks take batches in rounds); with several epochs or ranks, a heading stands before what each delivers.
 //! `$NAMES` are those of [`Fixtures`]. With `UPDATE=1` in the environment the lower halves are
 //! written anew.
 
@@ -34,6 +34,7 @@ struct Case {
     seed: u64,
     epochs: u64,
     world: u64,
+    rounds: bool,
     plan: String,
     expected: Vec<String>,
 }
@@ -114,6 +115,7 @@ fn parse(text: &str) -> Result<Vec<Case>, String> {
                         Some(("seed", value)) => case.seed = value,
                         Some(("epochs", value)) => case.epochs = value,
                         Some(("world", value)) => case.world = value,
+                        Some(("rounds", value)) => case.rounds = value > 0,
                         _ => return Err(format!("what does {directive:?} mean?")),
                     }
                 }
@@ -163,11 +165,15 @@ fn run(case: &Case, fixtures: &Fixtures) -> Vec<String> {
     for epoch in 0..case.epochs {
         for rank in 0..case.world {
             let position = Position::epoch(epoch);
-            let (seed, world) = (Seed(case.seed), case.world);
-            let part = Part { seed, rank, world, position: position.clone(), with_index: false };
-            let found = plain_epoch(&pipeline, &store, part, most);
+            let (seed, world, rounds) = (Seed(case.seed), case.world, case.rounds);
+            let (start, with_index, epochs) = (position.clone(), false, Some(1));
+            let part = Part { seed, rank, world, position: start, rounds, with_index };
             let options =
-                Options { threads: 2, seed, rank, world, epochs: Some(1), ..Options::default() };
+                Options { threads: 2, seed, rank, world, rounds, epochs, ..Options::default() };
+            if let Err(refused) = options.check(&pipeline) {
+                return vec![error(&refused.to_string())];
+            }
+            let found = plain_epoch(&pipeline, &store, part, most);
             let engine = engine_epoch(&pipeline, &store, position, options, most);
             assert_eq!(engine, found, "{}: engine and plain run differ", case.plan);
             match (case.epochs > 1, case.world > 1) {

@@ -30,13 +30,21 @@ pub fn show_rows(batch: &Batch, stacked: bool) -> Vec<String> {
     if !stacked {
         return vec![format!("{:?} {}", index(0), show_batch(batch))];
     }
+    // How far a row is filled up depends on the others of its batch.
+    let own = |name: &str, tensor: &Tensor, row: usize| {
+        let lengths = batch.field(&format!("{name}_length")).and_then(Tensor::as_slice::<i64>);
+        match lengths.and_then(|lengths| lengths.get(row)) {
+            Some(length) => tensor.row(row).first(*length as usize),
+            None => tensor.row(row),
+        }
+    };
     let row = |row: usize| {
         let fields: Vec<String> = batch
             .fields
             .iter()
             .map(|(name, tensor)| match tensor.item(row) {
                 Some(item) => format!("{name}={}", show_item(tensor.dtype(), item)),
-                None => format!("{name}={}", show_tensor(&tensor.row(row))),
+                None => format!("{name}={}", show_tensor(&own(name.as_str(), tensor, row))),
             })
             .collect();
         format!("{:?} {}", index(row), fields.join(" "))

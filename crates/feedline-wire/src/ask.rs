@@ -26,13 +26,22 @@ pub struct Ask {
     pub rank: u64,
     /// Of how many ranks.
     pub world: u64,
-    /// The first step.
+    /// The first step; with `bucket`, which of the rank's stretches.
     pub first: u64,
-    /// How many.
+    /// How many; with `bucket`, 1.
     pub steps: u64,
+    /// With `bucket`, the first batch of the stretch.
+    #[serde(default)]
+    pub from: u64,
+    /// With `bucket`, whether the batches of a stretch are dealt to the ranks in rounds.
+    #[serde(default)]
+    pub rounds: bool,
     /// Whether batches carry the indices of their samples.
     #[serde(default)]
     pub with_index: bool,
+    /// Whether samples are wanted by themselves, since the rest of their steps is taken elsewhere.
+    #[serde(default)]
+    pub rows: bool,
 }
 
 impl Ask {
@@ -74,7 +83,10 @@ mod tests {
             world: 2,
             first: 5,
             steps: u64::MAX,
+            from: 4,
+            rounds: true,
             with_index: true,
+            rows: false,
         };
         assert_eq!(Ask::decode(&ask.encode()).unwrap(), ask);
         let outside = Ask { rank: 2, ..ask };

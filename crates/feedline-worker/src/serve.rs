@@ -1,9 +1,9 @@
 //! Serving: what a client asks for is taken from the shelf, or made.
 
 use crate::catalogue::{Catalogue, Opened};
-use crate::shelf::{Driven, Line, Production, Shelf};
+use crate::shelf::{Driven, Line, PATIENCE, Production, Shelf};
 use feedline_core::{Error, Pool, Position, Result, Rows, Seed, Stretch};
-use feedline_engine::{Options, Team, Window, WindowRun};
+use feedline_engine::{Options, Progress, Team, Window, WindowRun};
 use feedline_wire::control::Done;
 use feedline_wire::stream::{Handler, Sender};
 use feedline_wire::{Ask, JobId};
@@ -56,38 +56,51 @@ impl Handler for Serving {
         let ask = Ask::decode(request)?;
         let opened = shared.catalogue.get(&ask.dataset)?;
         let start = start_of(&ask)?;
-        let Ask { job, seed, epoch, with_index, .. } = ask;
         let line = Line {
             dataset: ask.dataset.clone(),
-            seed,
-            epoch,
+            seed: ask.seed,
+            epoch: ask.epoch,
             start: ask.start.clone(),
-            with_index,
+            with_index: ask.with_index,
+            rows: ask.rows,
+            round: ask.rounds.then_some((ask.first, ask.world)),
         };
-        let line = shared.shelf.join(line, job);
+        let line = shared.shelf.join(line, ask.job);
+        let sorted = opened.pipeline.bucket.is_some();
+        if sorted && !ask.rounds {
+            return shared.stretch(&opened, &start, &ask, out);
+        }
+        // In rounds, the steps are those of one stretch, as many as there are.
+        let (first, steps) = match ask.rounds {
+            true => (ask.from, u64::MAX),
+            false => (ask.first, ask.steps),
+        };
         let mut making: Option<Arc<Production>> = None;
-        for step in ask.first..ask.first.saturating_add(ask.steps) {
-            let stretch = step.saturating_mul(ask.world).saturating_add(ask.rank);
+        for step in first..first.saturating_add(steps) {
+            let number = step.saturating_mul(ask.world).saturating_add(ask.rank);
             let (rows, was_there) = loop {
                 if out.cancelled() {
                     return Err(Error::Cancelled);
                 }
-                if let Some(rows) = shared.shelf.get(&line, stretch) {
+                if let Some(rows) = shared.shelf.get(&line, number) {
                     break (rows, true);
                 }
+                if shared.shelf.is_over(&line, number) {
+                    return Ok(());
+                }
                 if making.is_none() {
-                    making = shared.shelf.find(&line, stretch);
+                    making = shared.shelf.find(&line, number);
                 }
                 let production = match &making {
                     Some(production) => production,
                     None => {
-                        let steps = ask.first.saturating_add(ask.steps) - step;
-                        let made = shared.produce(&opened, &start, &ask, step, steps)?;
+                        let left = first.saturating_add(steps) - step;
+                        let made = shared.produce(&opened, &start, &ask, step, left)?;
                         shared.shelf.announce(&line, &made);
                         making.insert(made)
                     }
                 };
-                match production.drive(stretch, &shared.shelf, &line)? {
+                match production.drive(number, &shared.shelf, &line)? {
                     Driven::Made(rows) => break (rows, false),
                     Driven::Waits => {}
                     // Somebody else was served from it meanwhile, or it was only part of ours.
@@ -95,11 +108,11 @@ impl Handler for Serving {
                     Driven::End => return Ok(()),
                 }
             };
-            shared.note(job, &rows, was_there);
+            shared.note(ask.job, &rows, was_there);
             out.send(&Stretch { step, rows })?;
         }
         if let Some(production) = making {
-            shared.note_busy(job, production.busy_seconds());
+            shared.note_busy(ask.job, production.busy_seconds());
         }
         Ok(())
     }
@@ -118,7 +131,45 @@ fn start_of(ask: &Ask) -> Result<Position> {
     Ok(position)
 }
 
+/// Steps of the rank that asks.
+fn window(start: &Position, ask: &Ask, first: u64, steps: u64) -> Window {
+    Window {
+        start: start.clone(),
+        rank: ask.rank,
+        world: ask.world,
+        first,
+        steps,
+        from: 0,
+        every_rank: false,
+    }
+}
+
 impl Shared {
+    /// The batches of one stretch whose samples are sorted by their lengths, for one rank alone.
+    fn stretch(
+        &self,
+        opened: &Opened,
+        start: &Position,
+        ask: &Ask,
+        out: &mut Sender<'_>,
+    ) -> Result<()> {
+        let window = Window { from: ask.from, ..window(start, ask, ask.first, 1) };
+        let mut run = self.run(opened, ask, &window)?;
+        loop {
+            match run.next_within(PATIENCE)? {
+                Progress::End => break,
+                Progress::Waits if out.cancelled() => return Err(Error::Cancelled),
+                Progress::Waits => {}
+                Progress::Stretch(stretch) => {
+                    self.note(ask.job, &stretch.rows, false);
+                    out.send(&stretch)?;
+                }
+            }
+        }
+        self.note_busy(ask.job, run.stats().busy_seconds);
+        Ok(())
+    }
+
     fn produce(
         &self,
         opened: &Opened,
@@ -127,17 +178,28 @@ impl Shared {
         first: u64,
         steps: u64,
     ) -> Result<Arc<Production>> {
-        let window =
-            Window { start: start.clone(), rank: ask.rank, world: ask.world, first, steps };
+        if ask.rounds {
+            // What is made is for all ranks, so its batches are simply counted.
+            let window =
+                Window { from: first, every_rank: true, ..window(start, ask, ask.first, 1) };
+            let run = self.run(opened, ask, &window)?;
+            return Ok(Arc::new(Production::new(run, 0, 1, first * ask.world, u64::MAX)));
+        }
+        let run = self.run(opened, ask, &window(start, ask, first, steps))?;
+        Ok(Arc::new(Production::new(run, ask.rank, ask.world, first, steps)))
+    }
+
+    fn run(&self, opened: &Opened, ask: &Ask, window: &Window) -> Result<WindowRun> {
         let options = Options {
             memory: self.memory,
             seed: Seed(ask.seed),
             with_index: ask.with_index,
+            rows: ask.rows,
+            rounds: ask.rounds,
             ..Options::default()
         };
         let (pipeline, store) = (Arc::clone(&opened.pipeline), Arc::clone(&opened.store));
-        let run = WindowRun::start(&self.team, &self.pool, pipeline, store, &window, options)?;
-        Ok(Arc::new(Production::new(run, ask.rank, ask.world, first, steps)))
+        WindowRun::start(&self.team, &self.pool, pipeline, store, window, options)
     }
 
     fn note(&self, job: JobId, rows: &Rows, shared: bool) {

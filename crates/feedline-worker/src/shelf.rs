@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const THERE: Duration = Duration::from_secs(10);
 
 /// Whoever waits for a stretch looks up this often.
-const PATIENCE: Duration = Duration::from_millis(50);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What decides what stretches hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +33,10 @@ pub(crate) struct Line {
     pub epoch: u64,
     pub start: String,
     pub with_index: bool,
+    pub rows: bool,
+    /// In rounds: which stretch, and of how many ranks. What is numbered then are its batches, of
+    /// round k those from k × ranks on.
+    pub round: Option<(u64, u64)>,
 }
 
 /// A window that is being computed.
@@ -84,7 +88,10 @@ impl Production {
             }
             match making.run.next_within(PATIENCE)? {
                 Progress::Waits => return Ok(Driven::Waits),
-                Progress::End => return Ok(Driven::End),
+                Progress::End => {
+                    shelf.end(line, making.next);
+                    return Ok(Driven::End);
+                }
                 Progress::Stretch(made) => {
                     making.next = made.step + 1;
                     let number = made.step * self.world + self.rank;
@@ -108,6 +115,8 @@ struct Place {
     rows: BTreeMap<u64, Rows>,
     productions: Vec<Weak<Production>>,
     jobs: HashMap<JobId, Instant>,
+    /// Where a stretch ends that gives several batches.
+    end: Option<u64>,
 }
 
 #[derive(Default)]
@@ -146,16 +155,35 @@ impl Shelf {
         place.jobs.insert(job, now);
         place.jobs.retain(|_, seen| now.duration_since(*seen) < THERE);
         place.productions.retain(|one| one.strong_count() > 0);
-        let alone = place.jobs.len() < 2;
+        let alone = place.jobs.len() < 2 && line.round.is_none();
         if alone {
             inner.clear(&line);
         }
         // Epochs come and go.
-        inner.lines.retain(|other, place| {
-            let there = |seen: &Instant| now.duration_since(*seen) < THERE;
-            Arc::ptr_eq(other, &line) || place.jobs.values().any(there) || !place.rows.is_empty()
-        });
+        let there =
+            |place: &Place| place.jobs.values().any(|seen| now.duration_since(*seen) < THERE);
+        let idle = inner.lines.iter().filter(|(_, place)| !there(place));
+        let idle: Vec<Arc<Line>> = idle.map(|(line, _)| Arc::clone(line)).collect();
+        for line in idle {
+            inner.clear(&line);
+            inner.lines.remove(&line);
+        }
         line
+    }
+
+    /// Notes where a stretch ends.
+    fn end(&self, line: &Arc<Line>, end: u64) {
+        if line.round.is_some()
+            && let Some(place) = self.lock().lines.get_mut(line)
+        {
+            place.end = Some(end);
+        }
+    }
+
+    /// Whether a stretch is known to end before this batch.
+    pub(crate) fn is_over(&self, line: &Arc<Line>, batch: u64) -> bool {
+        let end = self.lock().lines.get(line).and_then(|place| place.end);
+        end.is_some_and(|end| batch >= end)
     }
 
     /// A stretch that is here.
@@ -189,9 +217,8 @@ impl Shelf {
             return;
         }
         let mut inner = self.lock();
-        let Some(place) = inner.lines.get_mut(line).filter(|place| place.jobs.len() > 1) else {
-            return;
-        };
+        let shared = |place: &&mut Place| line.round.is_some() || place.jobs.len() > 1;
+        let Some(place) = inner.lines.get_mut(line).filter(shared) else { return };
         if place.rows.insert(stretch, rows.clone()).is_some() {
             return;
         }

@@ -1,7 +1,7 @@
 //! Fetching: a thread for each stream that is open at a time, with a connection of its own.
 
-use super::{Shared, Stream};
-use feedline_core::{Error, Result, Rows};
+use super::{Finisher, Shared, Stream};
+use feedline_core::{Error, Result, Rows, Stretch};
 use feedline_wire::stream::{Address, Client as Connection, ClientOptions, Next};
 use feedline_wire::{Ask, Data, Epoch, Offset, Window, WorkerId};
 use std::sync::{Arc, PoisonError};
@@ -175,10 +175,10 @@ impl Fetcher {
                 Ok(Next::NotYet) => continue,
                 Ok(Next::End) => end = true,
                 Ok(Next::Stretch(stretch)) => {
-                    steps.push(Ok(stretch.rows));
+                    steps.push(self.finished(ask, stretch));
                     while steps.len() < room.min(TOGETHER) && connection.is_more_here() {
                         match connection.next_within(Duration::ZERO) {
-                            Ok(Next::Stretch(stretch)) => steps.push(Ok(stretch.rows)),
+                            Ok(Next::Stretch(stretch)) => steps.push(self.finished(ask, stretch)),
                             Ok(Next::End) => {
                                 end = true;
                                 break;
@@ -207,10 +207,22 @@ impl Fetcher {
                     Err(ended) => return ended,
                 },
             }
+            // After a step that failed nothing is wanted.
+            if let Some(failed) = steps.iter().position(Result::is_err) {
+                steps.truncate(failed + 1);
+                end = true;
+            }
             self.bring(key, &mut steps, end);
             if end {
                 return Ended::Done;
             }
+        }
+    }
+
+    fn finished(&self, ask: &Ask, stretch: Stretch) -> Result<Rows> {
+        match &self.shared.settings.finish {
+            Some(Finisher(finish)) => finish(ask, stretch.step, stretch.rows),
+            None => Ok(stretch.rows),
         }
     }
 

@@ -22,6 +22,7 @@ use feedline_wire::{
     Ask, Epoch, Fetch, JobId, Millis, Offset, Order, Refusal, Request, Start, Window, WorkerId,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,10 +38,29 @@ pub struct Settings {
     pub seed: u64,
     /// Whether batches carry the indices of their samples.
     pub with_index: bool,
+    /// Whether a window is one stretch, whose batches are counted as they come.
+    pub sorted: bool,
+    /// Whether those batches are dealt to the clients in rounds.
+    pub rounds: bool,
     /// Bytes that may be received and not used.
     pub memory: usize,
     /// How connections to workers behave.
     pub stream: ClientOptions,
+    /// What is done with a step as soon as it is here.
+    pub finish: Option<Finisher>,
+}
+
+/// What is done with what a worker was asked for: the step's number, and its rows.
+pub type Finishing = dyn Fn(&Ask, u64, Rows) -> Result<Rows> + Send + Sync;
+
+/// Takes what workers send the rest of its way, on the thread that receives it.
+#[derive(Clone)]
+pub struct Finisher(pub Arc<Finishing>);
+
+impl fmt::Debug for Finisher {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("Finisher")
+    }
 }
 
 /// What one of the threads does until the client ends.
@@ -353,6 +373,13 @@ impl Shared {
                 (window % world, world, window / world, windows.steps)
             }
         };
+        let (first, steps, from) = match self.settings.sorted {
+            true => (block, 1, from),
+            false => {
+                let first = block.saturating_mul(windows.steps).saturating_add(from);
+                (first, steps.saturating_sub(from), 0)
+            }
+        };
         Ask {
             job: fetch.job,
             dataset: self.settings.dataset.clone(),
@@ -361,9 +388,12 @@ impl Shared {
             start: start.to_owned(),
             rank,
             world,
-            first: block.saturating_mul(windows.steps).saturating_add(from),
-            steps: steps.saturating_sub(from),
+            first,
+            steps,
+            from,
+            rounds: self.settings.rounds,
             with_index: self.settings.with_index,
+            rows: self.settings.finish.is_some(),
         }
     }
 }

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod files;
+mod lengths;
 mod plans;
 mod states;
 

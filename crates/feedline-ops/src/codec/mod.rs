@@ -7,6 +7,7 @@
 //!
 //! A record is bad exactly if [`Decoder::decode_region`] says so for the region that is needed, in every place alike.
 
+pub(crate) mod arrow;
 mod jpeg;
 pub(crate) mod nifti;
 pub(crate) mod npy;

@@ -22,6 +22,7 @@ use crate::kernel::{
     resize_part_into, source_window,
 };
 use crate::table::{cast_bytes, normalize_bytes};
+use crate::volume::Volume;
 use feedline_core::{
     Buffer, Context, DType, Deferred, Error, Layout, Pool, Result, Shape, Tensor, Value,
 };
@@ -178,7 +179,11 @@ impl Picture {
         let tensor = match value {
             Value::Deferred(deferred) => match deferred.into_any().downcast::<Self>() {
                 Ok(picture) => return Ok(picture),
-                Err(_) => return Err(Error::Internal("an image of another kind".into())),
+                // Pixels out of a file, which the step said it needs.
+                Err(other) => match other.downcast::<Volume>() {
+                    Ok(volume) => volume.into_tensor(context)?,
+                    Err(_) => return Err(Error::Internal("an image of another kind".into())),
+                },
             },
             Value::Tensor(tensor) => tensor,
         };

@@ -4,7 +4,7 @@ use super::pad::{self, Padding, PaddingMode};
 use super::{ImageField, Size, resized};
 use crate::kernel::Rect;
 use crate::registry::step;
-use feedline_core::{Context, Map, Name, Result, Sample, Spec};
+use feedline_core::{Context, Map, Name, Needs, Result, Sample, Spec};
 use serde::{Deserialize, Serialize};
 
 /// Cuts a rectangle out of the middle. An image that is smaller is padded with zeros, as
@@ -60,6 +60,10 @@ impl Map for CenterCrop {
             Ok(picture)
         })?;
         Ok(sample)
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        ImageField::needs(self.at)
     }
 
     fn is_fused(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::{ImageField, check_chance};
 use crate::registry::step;
-use feedline_core::{Context, Map, Name, Result, Sample, Spec};
+use feedline_core::{Context, Map, Name, Needs, Result, Sample, Spec};
 use serde::{Deserialize, Serialize};
 
 /// Mirrors the image left to right, with probability `p`.
@@ -52,6 +52,10 @@ impl Map for FlipHorizontal {
 
     fn is_random(&self) -> bool {
         self.p > 0.0 && self.p < 1.0
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        ImageField::needs(self.at)
     }
 
     fn is_fused(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::ImageField;
 use crate::registry::step;
-use feedline_core::{Context, Error, Field, Layout, Map, Name, Result, Sample, Spec};
+use feedline_core::{Context, Error, Field, Layout, Map, Name, Needs, Result, Sample, Spec};
 use serde::{Deserialize, Serialize};
 
 /// Lays the image out as rows of pixels (`HWC`) or as one plane per channel (`CHW`, what PyTorch
@@ -45,6 +45,10 @@ impl Map for SetLayout {
             Ok(picture)
         })?;
         Ok(sample)
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        ImageField::needs(self.at)
     }
 
     fn is_fused(&self) -> bool {

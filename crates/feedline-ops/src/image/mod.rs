@@ -31,7 +31,9 @@ pub use size::Size;
 
 use crate::decode::Picture;
 use crate::registry::{Row, read};
-use feedline_core::{Context, DType, Error, Field, Layout, Name, Result, Sample, Spec, Value};
+use feedline_core::{
+    Context, DType, Error, Field, Layout, Name, Needs, Result, Sample, Spec, Value,
+};
 
 pub(crate) const STEPS: &[Row] = &[
     ("resize", read::<Resize>),
@@ -80,6 +82,11 @@ impl ImageField {
             )));
         }
         Ok((at, field))
+    }
+
+    /// What a prepared step needs: its image, where that still lies in a file as pixels.
+    pub(crate) fn needs(this: Option<Self>) -> Needs {
+        this.map_or(Needs::Nothing, |this| Needs::Field(this.name))
     }
 
     /// Replaces the picture in the field by what `change` makes of it.

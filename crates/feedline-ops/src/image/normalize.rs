@@ -4,7 +4,7 @@ use super::ImageField;
 use crate::decode::{Affine, Pointwise};
 use crate::registry::step;
 use crate::volume;
-use feedline_core::{Context, DType, Error, Field, Map, Name, Result, Sample, Spec};
+use feedline_core::{Context, DType, Error, Field, Map, Name, Needs, Result, Sample, Spec};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
@@ -155,6 +155,13 @@ impl Map for Normalize {
             }
         }
         Ok(sample)
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        match &self.at {
+            Some(At::Image(at, _)) => ImageField::needs(Some(*at)),
+            _ => Needs::Nothing,
+        }
     }
 
     fn is_fused(&self) -> bool {

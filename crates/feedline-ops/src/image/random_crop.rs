@@ -4,7 +4,7 @@ use super::pad::{self, Padding, PaddingMode};
 use super::{ImageField, Size, resized};
 use crate::kernel::Rect;
 use crate::registry::step;
-use feedline_core::{Context, DType, Error, Map, Name, Result, Sample, Spec};
+use feedline_core::{Context, DType, Error, Map, Name, Needs, Result, Sample, Spec};
 use serde::{Deserialize, Serialize};
 
 /// Cuts a rectangle out at a random place, after padding if asked to; equals torchvision's
@@ -132,6 +132,10 @@ impl Map for RandomCrop {
 
     fn is_random(&self) -> bool {
         true
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        ImageField::needs(self.at)
     }
 
     fn is_fused(&self) -> bool {

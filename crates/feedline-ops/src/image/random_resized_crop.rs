@@ -4,7 +4,7 @@ use super::resize::yes;
 use super::{ImageField, Interpolation, Size, resized};
 use crate::kernel::Rect;
 use crate::registry::step;
-use feedline_core::{Context, Draws, Error, Map, Name, Result, Sample, Spec};
+use feedline_core::{Context, Draws, Error, Map, Name, Needs, Result, Sample, Spec};
 use serde::{Deserialize, Serialize};
 
 /// Cuts out a part of random area and aspect ratio and resizes it; equals torchvision's
@@ -113,6 +113,10 @@ impl Map for RandomResizedCrop {
 
     fn is_random(&self) -> bool {
         true
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        ImageField::needs(self.at)
     }
 
     fn is_fused(&self) -> bool {

@@ -3,7 +3,7 @@
 use super::{ImageField, Size, resized};
 use crate::kernel;
 use crate::registry::step;
-use feedline_core::{Context, Error, Map, Name, Result, Sample, Spec};
+use feedline_core::{Context, Error, Map, Name, Needs, Result, Sample, Spec};
 use serde::{Deserialize, Serialize};
 
 /// Resizes to `[height, width]`; or, with one number, so that the shorter side has that length.
@@ -122,6 +122,10 @@ impl Map for Resize {
             picture.resize(self.interpolation.to(size, self.antialias), context)
         })?;
         Ok(sample)
+    }
+
+    fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
+        ImageField::needs(self.at)
     }
 
     fn is_fused(&self) -> bool {

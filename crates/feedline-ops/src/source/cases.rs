@@ -91,7 +91,7 @@ pub(crate) fn inside<'a>(root: &Path, path: &'a Path) -> &'a [u8] {
 }
 
 /// Whether a file, or a folder on the way to it, is hidden.
-fn is_hidden(root: &Path, path: &Path) -> bool {
+pub(crate) fn is_hidden(root: &Path, path: &Path) -> bool {
     inside(root, path).split(|byte| *byte == b'/').any(|part| part.starts_with(b"."))
 }
 

@@ -1,6 +1,7 @@
 //! Where samples come from: each source is a fixed list, so that index i means the same everywhere.
 
 mod arrays;
+mod arrow;
 mod cases;
 mod files;
 mod images;
@@ -10,8 +11,10 @@ mod parts;
 mod range;
 
 pub(crate) use files::missing as missing_blob;
+pub(crate) use parts::read_piece;
 
 pub use arrays::{Array, Arrays};
+pub use arrow::{Arrow, ArrowField};
 pub use cases::FileField;
 pub use files::Files;
 pub use images::Images;
@@ -26,6 +29,7 @@ pub(crate) const STEPS: &[Row] = &[
     ("files", read::<Files>),
     ("arrays", read::<Arrays>),
     ("npy", read::<Npy>),
+    ("arrow", read::<Arrow>),
     ("nifti", read::<Nifti>),
     ("range", read::<Range>),
 ];

@@ -80,7 +80,10 @@ impl Map for Cast {
     }
 
     fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {
-        Needs::Nothing
+        match self.at {
+            Some((name, Some(_))) => Needs::Field(name),
+            _ => Needs::Nothing,
+        }
     }
 
     fn is_fused(&self) -> bool {

@@ -27,7 +27,7 @@ pub use random_noise::RandomNoise;
 pub use resample::Resample;
 pub use volume::{Region, Volume};
 
-pub(crate) use part::{Packing, Part, can_hold, gunzip_start, inflate_start};
+pub(crate) use part::{Packing, Part, bit, can_hold, gunzip_start, inflate_start};
 pub(crate) use pointwise::Pointwise;
 
 use crate::kernel::Level;

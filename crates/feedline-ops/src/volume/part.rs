@@ -17,6 +17,8 @@ pub(crate) enum Packing {
     Deflate { skip: usize, crc: u32 },
     /// By gzip, in one member or several: `skip` bytes of header come first.
     Gzip { skip: usize },
+    /// Truth values of one bit each, lowest first: `skip` bits of others come first.
+    Bits { skip: usize },
 }
 
 /// An array as it lies in a file.
@@ -99,6 +101,16 @@ impl Part {
                 inflate(stored, skip, length, Some(crc), pool).map_err(Error::record)?
             }
             Packing::Gzip { skip } => gunzip(stored, skip, length, pool).map_err(Error::record)?,
+            Packing::Bits { skip } => {
+                if stored.len() * 8 < skip + length {
+                    return Err(Error::Internal(format!("{} bytes of bits", stored.len())));
+                }
+                let mut out = pool.take(length)?;
+                for (at, value) in out.iter_mut().enumerate() {
+                    *value = bit(stored, skip + at);
+                }
+                out.freeze()
+            }
         };
         if bytes.len() != length {
             return Err(Error::Internal(format!("{} bytes for {length}", bytes.len())));
@@ -129,6 +141,11 @@ impl Part {
         }
         Ok(bytes)
     }
+}
+
+/// Bit number `at`, counted from the lowest of the first byte.
+pub(crate) fn bit(bytes: &[u8], at: usize) -> u8 {
+    bytes[at / 8] >> (at % 8) & 1
 }
 
 /// Turns the bytes of each element round.

@@ -607,6 +607,13 @@ impl Deferred for Volume {
         if width == full[2] && !self.flips[1] {
             // Lines that follow each other are one run.
             (cut.run, cut.counts[2], cut.strides[2]) = (height * line, 1, 0);
+            // So are planes, and volumes.
+            if height == full[1] && !self.flips[0] {
+                (cut.run, cut.counts[1], cut.strides[1]) = (depth * plane, 1, 0);
+                if depth == full[0] {
+                    (cut.run, cut.counts[0], cut.strides[0]) = (volumes * depth * plane, 1, 0);
+                }
+            }
         }
         Some(cut)
     }

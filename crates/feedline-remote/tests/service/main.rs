@@ -4,17 +4,18 @@
 
 mod any;
 mod exact;
-mod memory;
+mod jobs;
 
 use feedline_core::{Batch, Error, Result, Seed, Store};
+use feedline_dispatcher::Dispatcher;
 use feedline_engine::{Next, Options};
 use feedline_ops::Pipeline;
 use feedline_remote::{Job, Remote};
 use feedline_store::LocalStore;
 use feedline_testkit::Fixtures;
 use feedline_wire::Order;
+use feedline_wire::grpc::Remote as Control;
 use feedline_worker::Worker;
-use memory::Memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,25 +25,34 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A dispatcher with workers.
 struct Service {
-    control: Arc<Memory>,
+    // Workers end before their dispatcher does.
     workers: Vec<Worker>,
+    dispatcher: Dispatcher,
+    _journal: tempfile::TempDir,
     jobs: AtomicU64,
 }
 
 impl Service {
     fn new(workers: usize) -> Self {
+        let journal = tempfile::tempdir().expect("a folder");
+        let options = feedline_dispatcher::Options::new(journal.path());
+        let dispatcher = Dispatcher::start(options).expect("a dispatcher");
         let mut service =
-            Self { control: Arc::default(), workers: Vec::new(), jobs: AtomicU64::new(0) };
+            Self { workers: Vec::new(), dispatcher, _journal: journal, jobs: AtomicU64::new(0) };
         (0..workers).for_each(|_| service.add());
         service
+    }
+
+    fn control(&self) -> Arc<Control> {
+        let address = self.dispatcher.address().to_string();
+        Arc::new(Control::new(&address).expect("an address"))
     }
 
     fn add(&mut self) {
         let store: Arc<dyn Store> = Arc::new(LocalStore);
         let options =
             feedline_worker::Options { threads: 2, memory: 64 << 20, ..Default::default() };
-        let control = Arc::clone(&self.control);
-        self.workers.push(Worker::start(control, store, options).expect("a worker"));
+        self.workers.push(Worker::start(self.control(), store, options).expect("a worker"));
     }
 
     /// A name that no other job has.
@@ -58,9 +68,16 @@ impl Service {
         job: Job,
         options: Options,
     ) -> Result<Remote> {
-        let control = Arc::clone(&self.control);
         let pipeline = Arc::clone(pipeline);
-        Remote::start(control, pipeline, &fixtures.blobs, state, 0, job, options)
+        Remote::start(
+            self.control(),
+            pipeline,
+            (&LocalStore, &fixtures.blobs),
+            state,
+            0,
+            job,
+            options,
+        )
     }
 }
 

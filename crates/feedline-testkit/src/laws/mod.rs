@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod lengths;
 mod ready;
 mod windows;
 
@@ -152,23 +153,24 @@ pub fn assert_laws_within(plan: &str, fixtures: &Fixtures, worlds: &[u64], resum
     let Ok(parsed) = text.parse::<Plan>() else { return };
     survives_its_forms(&parsed);
     let Ok(pipeline) = open(plan, fixtures) else { return };
-    let laws = Laws {
+    let mut laws = Laws {
         plan,
         store: Arc::new(LocalStore),
         endless: pipeline.length() == Length::Infinite,
         pipeline,
         resumes,
+        rounds: false,
     };
-    laws.engine_equals_plain();
-    laws.epochs_follow_each_other();
-    for &world in worlds {
-        laws.every_place_once(world);
-        laws.resumed_anywhere(world);
-        laws.resumed_on_other_ranks(world, worlds);
+    laws.hold(worlds);
+    if laws.pipeline.bucket.is_some() {
+        laws.batches_by_length(worlds);
+        laws.rounds = true;
+        let possible = |world: &u64| laws.options(1, 0, 0, *world).check(&laws.pipeline).is_ok();
+        let worlds: Vec<u64> = worlds.iter().copied().filter(possible).collect();
+        laws.hold(&worlds);
+        laws.batches_by_length(&worlds);
+        laws.rounds_begin_and_end(&worlds);
     }
-    laws.ready_is_the_same_set(worlds);
-    laws.windows_make_the_run(worlds);
-    laws.dropped_leaves_nothing();
 }
 
 /// Law 6: a plan survives its text form and its JSON.
@@ -192,19 +194,35 @@ struct Laws<'a> {
     store: Arc<dyn Store>,
     endless: bool,
     resumes: usize,
+    /// Whether ranks take their batches in rounds.
+    rounds: bool,
 }
 
 impl Laws<'_> {
+    fn hold(&self, worlds: &[u64]) {
+        self.engine_equals_plain();
+        self.epochs_follow_each_other();
+        for &world in worlds {
+            self.every_place_once(world);
+            self.resumed_anywhere(world);
+            self.resumed_on_other_ranks(world, worlds);
+        }
+        self.ready_is_the_same_set(worlds);
+        self.windows_make_the_run(worlds);
+        self.dropped_leaves_nothing();
+    }
+
     fn most(&self) -> usize {
         if self.endless { ENDLESS } else { usize::MAX }
     }
 
     fn plain(&self, position: Position, rank: u64, world: u64, most: usize) -> Outcome {
-        let part = Part { seed: SEED, rank, world, position, with_index: true };
+        let rounds = self.rounds;
+        let part = Part { seed: SEED, rank, world, position, rounds, with_index: true };
         plain_epoch(&self.pipeline, &self.store, part, most)
     }
 
-    fn options(threads: usize, ahead: usize, rank: u64, world: u64) -> Options {
+    fn options(&self, threads: usize, ahead: usize, rank: u64, world: u64) -> Options {
         let memory = if ahead == 1 { 1 } else { 1 << 30 };
         Options {
             threads,
@@ -212,6 +230,7 @@ impl Laws<'_> {
             memory,
             rank,
             world,
+            rounds: self.rounds,
             seed: SEED,
             epochs: Some(1),
             with_index: true,
@@ -248,7 +267,7 @@ impl Laws<'_> {
         let again = self.plain(start.clone(), 0, 1, self.most());
         self.same(&again, &wanted, "the plain run a second time");
         for (threads, ahead) in [(1, 0), (2, 1), (3, 0), (5, 3), (5, 3), (1, 1)] {
-            let options = Self::options(threads, ahead, 0, 1);
+            let options = self.options(threads, ahead, 0, 1);
             let found = self.engine(start.clone(), options, self.most());
             self.same(&found, &wanted, &format!("{threads} threads, {ahead} ahead"));
         }
@@ -264,7 +283,7 @@ impl Laws<'_> {
         if wanted.iter().any(|epoch| epoch.error.is_some()) {
             return;
         }
-        let options = Options { epochs: Some(3), ..Self::options(3, 0, 0, 1) };
+        let options = Options { epochs: Some(3), ..self.options(3, 0, 0, 1) };
         let mut run = self.start(Position::default(), options);
         for (epoch, wanted) in wanted.iter().enumerate() {
             let mut batches = Vec::new();
@@ -313,7 +332,7 @@ impl Laws<'_> {
         let all: Vec<Outcome> = (0..world)
             .map(|rank| {
                 let wanted = self.plain(Position::default(), rank, world, self.most());
-                let options = Self::options(2, 0, rank, world);
+                let options = self.options(2, 0, rank, world);
                 let found = self.engine(Position::default(), options, self.most());
                 self.same(&found, &wanted, &format!("rank {rank} of {world}"));
                 found
@@ -342,7 +361,8 @@ impl Laws<'_> {
         match &self.pipeline.batch {
             Some(batch) if batch.drop_last => {
                 assert!(is_part(&together, &one), "{}\n{when}: {together:?}", self.plan);
-                let most = (batch.size - 1) * world as usize * 3;
+                let most = self.most_dropped(world, one.len());
+                let most = most.unwrap_or((batch.size - 1) * world as usize * 3);
                 assert!(together.len() + most >= one.len(), "{}\n{when}: {together:?}", self.plan);
             }
             _ => assert_eq!(together, one, "{}\n{when}", self.plan),
@@ -378,7 +398,7 @@ impl Laws<'_> {
 
     /// Runs a rank on the engine and notes where it stood before and after every batch.
     fn positions(&self, position: Position, rank: u64, world: u64) -> (Outcome, Vec<Position>) {
-        let mut run = self.start(position, Self::options(3, 0, rank, world));
+        let mut run = self.start(position, self.options(3, 0, rank, world));
         let (mut batches, mut error) = (Vec::new(), None);
         let (mut positions, mut steps) = (vec![run.position()], vec![run.steps_left()]);
         while batches.len() < self.most() {
@@ -404,6 +424,7 @@ impl Laws<'_> {
                     self.pipeline.is_counted() && (steps == left || error.is_some())
                 }
                 Steps::Between(least, most) => {
+                    let least = if error.is_some() { 0 } else { least };
                     !self.pipeline.is_counted() && (least..=most).contains(&left)
                 }
                 Steps::Endless => self.endless,
@@ -435,7 +456,7 @@ impl Laws<'_> {
                 let when = format!("rank {rank} of {world}, resumed after {done} batches");
                 let found = self.plain(position.clone(), rank, world, most);
                 self.same(&found, &wanted, &format!("{when}, plain"));
-                let options = Self::options([1, 3, 2, 5][done % 4], done % 3, rank, world);
+                let options = self.options([1, 3, 2, 5][done % 4], done % 3, rank, world);
                 let found = self.engine(position, options, most);
                 self.same(&found, &wanted, &when);
             }
@@ -475,10 +496,11 @@ impl Laws<'_> {
                 }
                 continue;
             }
-            // Ranks of an uncounted plan may stand anywhere.
+            // Ranks of an uncounted plan may stand anywhere, unless they go in rounds.
             let (mut states, mut before) = (Vec::new(), Vec::new());
             for (rank, (outcome, positions)) in ranks.iter().enumerate() {
-                let done = (done + rank * 2) % positions.len();
+                let apart = if self.rounds { 0 } else { rank * 2 };
+                let done = (done + apart) % positions.len();
                 states.push(self.through_json(positions[done].clone(), rank as u64, world));
                 before.extend(
                     outcome.batches[..done]
@@ -506,7 +528,8 @@ impl Laws<'_> {
                 .unwrap_or_else(|error| panic!("{}: {error}", self.plan));
             let (outcome, positions) = self.positions(position, rank, world);
             assert_eq!(outcome.error, None, "{}", self.plan);
-            let done = outcome.batches.len().min(1 + rank as usize % 2);
+            let more = if self.rounds { 0 } else { rank as usize % 2 };
+            let done = outcome.batches.len().min(1 + more);
             before.extend(
                 outcome.batches[..done].iter().flat_map(|b| b.indices.clone().unwrap_or_default()),
             );
@@ -527,7 +550,7 @@ impl Laws<'_> {
             let wanted = self.plain(position.clone(), rank, world, usize::MAX);
             assert_eq!(wanted.error, None, "{}\nresumed on rank {rank} of {world}", self.plan);
             if rank + 1 == world {
-                let found = self.engine(position, Self::options(2, 0, rank, world), usize::MAX);
+                let found = self.engine(position, self.options(2, 0, rank, world), usize::MAX);
                 self.same(&found, &wanted, &format!("resumed on rank {rank} of {world}"));
             }
             delivered.extend(wanted.indices());
@@ -538,7 +561,7 @@ impl Laws<'_> {
     /// Law 5: a run that is dropped half-way is gone.
     fn dropped_leaves_nothing(&self) {
         let store: Arc<dyn Store> = Arc::new(LocalStore);
-        let options = Options { epochs: None, ..Self::options(3, 0, 0, 1) };
+        let options = Options { epochs: None, ..self.options(3, 0, 0, 1) };
         let pipeline = Arc::clone(&self.pipeline);
         let mut run = Run::start(pipeline, Arc::clone(&store), Position::default(), options)
             .expect("the run can be started");

@@ -15,6 +15,13 @@ impl Laws<'_> {
         if self.endless || size > 512 {
             return;
         }
+        if self.pipeline.bucket.is_some() {
+            let delivery = Delivery::Ready { max_slip: 1 };
+            let options = Options { delivery, ..self.options(1, 0, 0, 1) };
+            let refused = options.check(&self.pipeline).expect_err("bucket has one order");
+            assert!(refused.to_string().contains("bucket"), "{refused}");
+            return;
+        }
         let folder = tempfile::tempdir().expect("a folder for recordings");
         for (number, &world) in worlds.iter().enumerate() {
             let max_slip = 1 + number as u64;
@@ -24,7 +31,7 @@ impl Laws<'_> {
                 let options = Options {
                     delivery: Delivery::Ready { max_slip },
                     record: Some(file.clone()),
-                    ..Self::options(1 + number, 0, rank, world)
+                    ..self.options(1 + number, 0, rank, world)
                 };
                 let found = self.engine(Position::default(), options, usize::MAX);
                 assert_eq!(found.error.is_some(), wanted.error.is_some(), "{}", self.plan);
@@ -38,7 +45,7 @@ impl Laws<'_> {
                 if !found.batches.is_empty() {
                     let options = Options {
                         delivery: Delivery::Replay(recording),
-                        ..Self::options(3, 0, rank, world)
+                        ..self.options(3, 0, rank, world)
                     };
                     let again = self.engine(Position::default(), options, usize::MAX);
                     self.same(&again, &found, &format!("{when}, replayed"));
@@ -105,7 +112,7 @@ impl Laws<'_> {
         let drops = self.pipeline.batch.as_ref().is_some_and(|batch| batch.drop_last);
         let ready = |rank: u64, world: u64| Options {
             delivery: Delivery::Ready { max_slip },
-            ..Self::options(2, 0, rank, world)
+            ..self.options(2, 0, rank, world)
         };
         let steps = all.iter().map(|outcome| outcome.batches.len()).max().unwrap_or(0);
         for taken in (0..=steps).step_by(steps.div_ceil(self.resumes.clamp(1, 4)).max(1)) {
@@ -124,7 +131,7 @@ impl Laws<'_> {
                 // A rank that has fewer batches stands at the next epoch by now.
                 if position.epoch == 0 && (self.pipeline.is_counted() || !drops) {
                     for delivery in [ready(rank, world).delivery, Delivery::Exact] {
-                        let options = Options { delivery, ..Self::options(3, 0, rank, world) };
+                        let options = Options { delivery, ..self.options(3, 0, rank, world) };
                         let rest = self.engine(position.clone(), options, usize::MAX);
                         let mut found = batches.clone();
                         found.extend(rest.batches);

@@ -65,8 +65,8 @@ pub struct Remote {
 struct Inner {
     handle: tokio::runtime::Handle,
     client: Client,
-    /// Dropped, it ends the thread.
-    stop: oneshot::Sender<()>,
+    /// Dropped, it ends the thread, and whatever waits for it.
+    stop: std::sync::Mutex<Option<oneshot::Sender<()>>>,
     ended: std::sync::Mutex<mpsc::Receiver<()>>,
 }
 
@@ -215,6 +215,7 @@ impl Remote {
             })
             .map_err(unavailable)?;
         let ended = std::sync::Mutex::new(ended);
+        let stop = std::sync::Mutex::new(Some(stop));
         let inner = Some(Inner { handle, client, stop, ended });
         Ok(Self { address, process: std::process::id(), inner })
     }
@@ -433,6 +434,12 @@ impl Drop for Remote {
 }
 
 impl Control for Remote {
+    fn close(&self) {
+        if let Some(inner) = self.inner.as_ref().filter(|_| std::process::id() == self.process) {
+            drop(inner.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
+        }
+    }
+
     fn ask(&self, request: &Request, patience: Duration) -> Result<Reply, Failure> {
         let call = Call::from(request);
         fits("the request", call.encoded_len())?;

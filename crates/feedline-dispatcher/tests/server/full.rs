@@ -4,7 +4,7 @@ use crate::support::*;
 use feedline_dispatcher::server::Error;
 use feedline_dispatcher::{Dispatcher, Options};
 use feedline_journal::{Coins, SimulatedDisk};
-use feedline_wire::control::{Control, Failure, Remote};
+use feedline_wire::control::{Control, Failure, Remote, Report};
 use feedline_wire::{Refusal, Reply, Request};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -94,21 +94,37 @@ fn at_whichever_point_the_disk_is_full_nothing_that_was_said_is_lost() {
 }
 
 #[test]
-fn a_disk_that_fails_to_sync_ends_the_dispatcher() {
-    let disk = SimulatedDisk::new();
-    let dispatcher = Dispatcher::start(on(&disk)).unwrap();
-    let control = remote(&dispatcher);
-    register(&control);
-    let trainer = Trainer::join(&control, "job", 100, 1, 0);
-    assert_eq!(dispatcher.wait(Duration::from_millis(10)), Ok(false));
-    disk.deny_writes();
-    let (seat, cursor) = (trainer.seat, trainer.cursor.clone());
-    let get = Request::Get { seat, sequence: 1, want: 1, cursor };
-    let failure = control.ask(&get, Duration::from_secs(2)).unwrap_err();
-    assert!(matches!(failure, Failure::Unavailable(_)), "{failure}");
-    let error = dispatcher.wait(PATIENCE).unwrap_err();
-    assert!(matches!(&error, Error::Stopped(said) if said.contains("journal")), "{error}");
-    let address = dispatcher.address().to_string();
-    let failure = Remote::new(&address).unwrap().status().unwrap_err();
-    assert!(matches!(failure, Failure::Unavailable(_)), "nobody serves: {failure}");
+fn a_disk_that_fails_to_write_or_to_sync_ends_the_dispatcher() {
+    for later in 0..4 {
+        let disk = SimulatedDisk::new();
+        let dispatcher = Dispatcher::start(on(&disk)).unwrap();
+        let control = remote(&dispatcher);
+        register(&control);
+        let mut trainer = Trainer::join(&control, "job", 100, 1, 0);
+        assert_eq!(dispatcher.wait(Duration::from_millis(10)), Ok(false));
+        // Each commit writes and syncs; one of those fails.
+        disk.fail_at(disk.operations() + later, std::io::ErrorKind::Other);
+        let failure = (1..9).find_map(|sequence| {
+            let (seat, cursor) = (trainer.seat, trainer.cursor.clone());
+            let get = Request::Get { seat, sequence, want: 1, cursor };
+            let reply = control.ask(&get, Duration::from_secs(2));
+            if let Ok(Reply::Granted { windows, standing }) = &reply {
+                trainer.cursor.seen = standing.stamp;
+                windows.iter().for_each(|window| trainer.cursor.used.insert(*window));
+            }
+            reply.err()
+        });
+        assert!(matches!(failure, Some(Failure::Unavailable(_))), "{later}: {failure:?}");
+        let error = dispatcher.wait(PATIENCE).unwrap_err();
+        assert!(matches!(&error, Error::Stopped(said) if said.contains("journal")), "{error}");
+        let address = dispatcher.address().to_string();
+        let failure = Remote::new(&address).unwrap().report(&report(&trainer)).unwrap_err();
+        assert!(matches!(failure, Failure::Unavailable(_)), "nobody serves: {failure}");
+    }
+}
+
+fn report(trainer: &Trainer) -> Report {
+    let (job, consumer) = (trainer.job(), trainer.seat.consumer);
+    let (epoch, steps, samples, bytes) = (0, 0, 0, 0);
+    Report { job, consumer, epoch, steps, samples, bytes, waited: 0, elapsed: 0, buffered: 0 }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Run {
 
 /// Where the samples are prepared.
 enum Running {
-    Here(Local),
+    Here(Box<Local>),
     Remote(Box<Remote>),
 }
 
@@ -133,7 +133,7 @@ impl Run {
         };
         let run = run.map_err(raise)?;
         let watch = run.watch();
-        Ok(Self::made(Running::Here(run), Some(watch), opened))
+        Ok(Self::made(Running::Here(Box::new(run)), Some(watch), opened))
     }
 
     /// Whether this process started the run.

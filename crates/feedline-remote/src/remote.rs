@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Samples in a window, unless a number of steps is given: some tenths of a second for photos.
 const SAMPLES: u64 = 512;
 
+/// A dispatcher that is there answers within this time.
+const SOON: Duration = Duration::from_secs(10);
+
 /// A job that runs on a service.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -170,6 +173,8 @@ impl Remote {
                 (Making::Any(loose), cut, Some(begin), state.map(str::to_owned))
             }
         };
+        // Nobody there is known sooner than that a dataset takes long to be sent.
+        control.workers(0, job.patience.min(SOON)).map_err(unanswered)?;
         let dataset = control.register(&dataset, blobs).map_err(unanswered)?;
         let (started, stats) = (Instant::now(), Stats::default());
         Ok(Self {

@@ -19,6 +19,12 @@ pub(crate) struct Args {
     /// Seconds after which a silent client that others wait for is named to them
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     client_timeout: u64,
+    /// Serve metrics, status and health as HTTP at this address
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<String>,
+    /// Serve other hosts without encryption and without tokens
+    #[arg(long)]
+    insecure: bool,
     /// Hours after which a job that nobody has spoken for is closed
     #[arg(long, value_name = "HOURS", default_value_t = 24)]
     idle_timeout: u64,
@@ -30,6 +36,8 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     options.address.clone_from(&args.listen);
     options.limits.client_timeout = args.client_timeout.max(1) * 1000;
     options.limits.idle_timeout = args.idle_timeout.max(1) * 3_600_000;
+    options.http.clone_from(&args.http);
+    options.insecure = args.insecure;
     let dispatcher = Dispatcher::start(options)?;
     if let Some(torn) = dispatcher.torn() {
         complain(&format!(

@@ -5,6 +5,7 @@ use crate::Usage;
 use crate::input::parse_bytes;
 use crate::output::{Output, complain};
 use anyhow::{Result, bail};
+use feedline_wire::stream::Address;
 use feedline_worker::{Options, Worker};
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +58,9 @@ pub(crate) struct Args {
     /// What people call it [default: host and process number]
     #[arg(long, default_value = "")]
     name: String,
+    /// Serve other hosts without encryption and without tokens
+    #[arg(long)]
+    insecure: bool,
     /// Seconds that it may take to finish what it streams when it is told to end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain_timeout: u64,
@@ -76,7 +80,15 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
             bail!("the process that started it is gone");
         }
     }
-    let listen = args.listen.parse().map_err(|error| Usage(format!("--listen: {error}")))?;
+    let listen: Address =
+        args.listen.parse().map_err(|error| Usage(format!("--listen: {error}")))?;
+    if !listen.is_local() && !args.insecure {
+        bail!(Usage(format!(
+            "--listen {}: batches would go to other hosts without encryption and to anybody who asks; \
+             listen at 127.0.0.1, or say --insecure if this network is yours alone",
+            args.listen
+        )));
+    }
     let options = Options {
         listen,
         advertise: args.advertise.clone(),

@@ -27,6 +27,17 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+impl Address {
+    /// Whether it can only be reached from this host: a Unix socket, or a loopback address.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        let Self::Tcp(text) = self else { return true };
+        let host = text.rsplit_once(':').map_or(text.as_str(), |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+    }
+}
+
 impl FromStr for Address {
     type Err = io::Error;
 

@@ -62,7 +62,7 @@ fn the_same_from_many_at_once_is_kept_once() {
     let disk = SimulatedDisk::new();
     for round in 0..50 {
         let store = open(&disk);
-        let (name, bytes) = some_blob(90 + round % 10);
+        let (name, bytes) = some_blob(90 + round % 3);
         let dataset = dataset(&(round / 25).to_string(), vec![]);
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -60,6 +60,10 @@ simulate: ## run the service's protocol through 1,000,000 simulated runs: make s
 	FEEDLINE_SEEDS=$(or $(SEEDS),1000000) FEEDLINE_SEED=$(or $(SEED),1) \
 		cargo test $(LOCKED) -p feedline-dispatcher --no-default-features --test simulation exactly_once
 
+.PHONY: chaos
+chaos: setup ## kill 1,000 workers, 200 dispatchers and 200 clients, and count every sample: make chaos KILLS=…
+	FEEDLINE_KILLS=$(or $(KILLS),1000,200,200) python -m pytest python/tests/test_chaos.py -s
+
 .PHONY: test-frameworks
 test-frameworks: $(FRAMEWORKS)/.package ## run the tests that need torch, jax and pyarrow
 	$(FRAMEWORKS)/bin/python -m pytest python/tests_frameworks

@@ -68,7 +68,7 @@ impl Config {
             steps_per_fetch: 8,
             lookback: lookback(consumers),
             request_timeout: 1_000,
-            poll: 100,
+            poll: u64::from(consumers).clamp(15, 500),
             report: 1_000,
             fetch_p99: 300,
             patience: 300_000,
@@ -367,8 +367,7 @@ impl<B> Client<B> {
         self.workers.failed(now, worker, self.config.stall());
         for held in self.held.values_mut() {
             if held.asked.is_some_and(|asked| asked.worker == worker) {
-                held.asked = None;
-                held.failures += 1;
+                held.fail();
             }
         }
         self.advance(now);
@@ -616,6 +615,10 @@ impl<B> Client<B> {
         self.cursor.open.remove(&window);
         self.held.remove(&window);
         self.queue.retain(|queued| *queued != window);
+        if self.held.is_empty() {
+            // That may have been the epoch's last.
+            self.ask_again = 0;
+        }
         if self.cursor.order == Order::Exact {
             self.finish_if_used_up(self.cursor.floor);
         }
@@ -680,8 +683,7 @@ impl<B> Client<B> {
             let late = held.gives_up_at(stall).is_some_and(|at| now >= at);
             if let Some(asked) = held.asked.filter(|_| late) {
                 self.workers.failed(now, asked.worker, stall);
-                held.asked = None;
-                held.failures += 1;
+                held.fail();
                 held.late += 1;
             }
         }
@@ -700,7 +702,7 @@ impl<B> Client<B> {
             // the clients of a round, whose windows of the same turn are one stretch.
             let apart = if self.config.rounds { u64::from(self.config.consumers) } else { 1 };
             let number = window.0 / apart + u64::from(held.failures);
-            let Some(worker) = self.workers.choose(now, number) else { return };
+            let Some(worker) = self.workers.choose(now, number, held.last) else { return };
             let (from, most) = (held.expected(), self.config.steps_per_fetch.max(1));
             held.asked = Some(Asked { worker, since: now, until: from + most });
             total += most;

@@ -13,6 +13,8 @@ pub(crate) struct Held<B> {
     /// How many steps the window has, once that is known.
     pub end: Option<u64>,
     pub asked: Option<Asked>,
+    /// Who delivered last, and so has the rest at hand.
+    pub last: Option<WorkerId>,
     /// Workers that failed to deliver.
     pub failures: u32,
     /// Those among them that took too long.
@@ -36,6 +38,7 @@ impl<B> Held<B> {
             buffer: VecDeque::new(),
             end: None,
             asked: None,
+            last: None,
             failures: 0,
             late: 0,
         }
@@ -57,6 +60,12 @@ impl<B> Held<B> {
         self.asked.map(|asked| asked.since.saturating_add(patience))
     }
 
+    /// The worker that was asked has failed.
+    pub(crate) fn fail(&mut self) {
+        (self.asked, self.last) = (None, None);
+        self.failures += 1;
+    }
+
     /// Steps that were asked for and have not come.
     pub(crate) fn coming(&self) -> u64 {
         self.asked.map_or(0, |asked| asked.until.saturating_sub(self.expected()))
@@ -67,6 +76,7 @@ impl<B> Held<B> {
         if data.end {
             self.end = Some(self.expected());
         }
+        self.last = self.asked.map(|asked| asked.worker);
         let done = self.is_complete() || self.coming() == 0;
         match &mut self.asked {
             Some(_) if done => self.asked = None,
@@ -108,10 +118,19 @@ impl Workers {
         self.suspect.remove(&worker);
     }
 
-    /// The worker to ask for the window of this number. Different windows ask different ones.
-    pub(crate) fn choose(&self, now: Millis, number: u64) -> Option<WorkerId> {
+    /// The worker to ask for the window of this number: the one that delivered `last`, while it can be
+    /// asked. Different windows ask different ones.
+    pub(crate) fn choose(
+        &self,
+        now: Millis,
+        number: u64,
+        last: Option<WorkerId>,
+    ) -> Option<WorkerId> {
         let trusted =
             |worker: &&WorkerId| self.suspect.get(worker).is_none_or(|(until, _)| *until <= now);
+        if let Some(last) = last.filter(|last| self.known.contains(last) && trusted(&last)) {
+            return Some(last);
+        }
         let count = self.known.iter().filter(trusted).count() as u64;
         let at = number.checked_rem(count)?;
         self.known.iter().filter(trusted).nth(at as usize).copied()
@@ -132,19 +151,25 @@ mod tests {
     fn who_fails_is_left_alone_for_longer_each_time() {
         let (one, two) = (WorkerId(1), WorkerId(2));
         let mut workers = Workers::default();
-        assert_eq!(workers.choose(0, 3), None);
+        assert_eq!(workers.choose(0, 3, None), None);
         workers.set(&[one, two]);
         workers.failed(0, one, 1_000);
         workers.failed(0, one, 1_000);
-        assert_eq!((workers.choose(49, 0), workers.choose(50, 0)), (Some(two), Some(one)));
+        assert_eq!(
+            (workers.choose(49, 0, None), workers.choose(50, 0, None)),
+            (Some(two), Some(one))
+        );
         workers.failed(50, one, 1_000);
         workers.failed(60, two, 1_000);
-        assert_eq!((workers.choose(70, 0), workers.ready_at(70)), (None, Some(110)));
-        assert_eq!((workers.choose(110, 0), workers.choose(150, 0)), (Some(two), Some(one)));
+        assert_eq!((workers.choose(70, 0, None), workers.ready_at(70)), (None, Some(110)));
+        assert_eq!(
+            (workers.choose(110, 0, None), workers.choose(150, 0, None)),
+            (Some(two), Some(one))
+        );
         workers.delivered(one);
         workers.failed(200, one, 1_000);
-        assert_eq!(workers.choose(250, 0), Some(one), "what it delivered counts for it");
+        assert_eq!(workers.choose(250, 0, None), Some(one), "what it delivered counts for it");
         (0..20).for_each(|at| workers.failed(300 + at * 2_000, one, 1_000));
-        assert_eq!(workers.choose(300 + 19 * 2_000 + 1_000, 0), Some(one));
+        assert_eq!(workers.choose(300 + 19 * 2_000 + 1_000, 0, None), Some(one));
     }
 }

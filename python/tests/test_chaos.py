@@ -48,7 +48,7 @@ class Processes:
         raise RuntimeError("the dispatcher does not start")
 
     def add_worker(self) -> None:
-        arguments = ["--dispatcher", self.url, "--threads", "1", "--with-parent"]
+        arguments = ["--dispatcher", self.url, "--threads", "1"]
         self.workers.append(self.start("worker", *arguments)[0])
 
     def kill_worker(self, which: random.Random) -> None:

@@ -73,13 +73,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     let ending = Ending::new()?;
-    if args.with_parent {
-        let signal = Some(rustix::process::Signal::TERM);
-        rustix::process::set_parent_process_death_signal(signal)?;
-        if rustix::process::getppid().is_none_or(rustix::process::Pid::is_init) {
-            bail!("the process that started it is gone");
-        }
-    }
+    // Asked for again and again: a signal at the parent's death would come when the thread ends that
+    // started this process, and not only with its process.
+    let parent = rustix::process::getppid();
+    let orphaned = || args.with_parent && rustix::process::getppid() != parent;
     let listen: Address =
         args.listen.parse().map_err(|error| Usage(format!("--listen: {error}")))?;
     if !listen.is_local() && !args.insecure {
@@ -102,7 +99,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
         true => output.document(&serde_json::json!({ "name": name, "addresses": addresses }))?,
         false => output.text(&format!("worker {name} serves at {addresses}\n"))?,
     }
-    while !ending.within(Duration::from_millis(200)) && !worker.is_draining() {}
+    while !ending.within(Duration::from_millis(200)) && !worker.is_draining() && !orphaned() {}
     if !worker.drain(Duration::from_secs(args.drain_timeout)) {
         complain("what it streamed was not finished in time; clients go on elsewhere");
     }

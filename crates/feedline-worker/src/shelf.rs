@@ -55,7 +55,7 @@ struct Making {
 
 /// What driving a production came to.
 pub(crate) enum Driven {
-    /// The stretch, and whether it was made for somebody else.
+    /// The stretch.
     Made(Rows),
     /// Not yet.
     Waits,

@@ -19,7 +19,7 @@ use feedline_core::{Error, Pool, Result, Rows};
 use feedline_wire::control::{Control, DatasetId, Report, Worker, WorkerKey};
 use feedline_wire::stream::ClientOptions;
 use feedline_wire::{
-    Ask, Epoch, Fetch, JobId, Millis, Offset, Order, Refusal, Request, Start, Window, WorkerId,
+    Ask, Epoch, Fetch, JobId, Millis, Offset, Order, Refusal, Request, Window, WorkerId,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -277,23 +277,11 @@ impl Live {
         self.shared.lock().client.checkpoint()
     }
 
-    /// Where the incarnation began that this client belongs to.
-    #[must_use]
-    pub fn start_of_life(&self) -> Start {
-        self.shared.lock().client.start().clone()
-    }
-
     /// What was done so far.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let inner = self.shared.lock();
         Totals { buffered: inner.client.buffered(), workers: inner.workers.len(), ..inner.totals }
-    }
-
-    /// For how long it has been there.
-    #[must_use]
-    pub fn elapsed(&self) -> Duration {
-        self.shared.begun.elapsed()
     }
 }
 

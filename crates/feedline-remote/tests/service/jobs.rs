@@ -5,6 +5,7 @@ use feedline_core::{Position, Store};
 use feedline_engine::{Next, Run};
 use feedline_remote::{Job, Remote};
 use feedline_store::LocalStore;
+use feedline_testkit::volumes::npy;
 use feedline_testkit::{Fixtures, open};
 use feedline_wire::Order;
 use std::sync::Arc;
@@ -112,27 +113,15 @@ fn other_data_at_a_worker_is_the_error_if_no_other_worker_has_the_right_one() {
     let folder = tempfile::tempdir().unwrap();
     let fixtures = Fixtures::new();
     let service = Service::new(1);
-    std::fs::write(folder.path().join("a.npy"), npy(1.0)).unwrap();
+    let file = |value: f64| npy("<f8", false, &[1], &value.to_le_bytes());
+    std::fs::write(folder.path().join("a.npy"), file(1.0)).unwrap();
     let plan = format!("npy path={} | batch size=1", folder.path().display());
     let pipeline = open(&plan, &fixtures).unwrap();
-    std::fs::write(folder.path().join("b.npy"), npy(2.0)).unwrap();
+    std::fs::write(folder.path().join("b.npy"), file(2.0)).unwrap();
     let job = job(&service.name(), Order::Exact);
     let mut run = service.start(&pipeline, &fixtures, None, job, options(0, 1)).unwrap();
     let error = next(&mut run).unwrap_err().to_string();
     assert!(error.contains("other data than the client did"), "{error}");
-}
-
-fn npy(value: f64) -> Vec<u8> {
-    let mut header = "{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }".to_owned();
-    while !(10 + header.len() + 1).is_multiple_of(64) {
-        header.push(' ');
-    }
-    header.push('\n');
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend((header.len() as u16).to_le_bytes());
-    bytes.extend(header.bytes());
-    bytes.extend(value.to_le_bytes());
-    bytes
 }
 
 #[test]
@@ -165,16 +154,8 @@ fn nothing_is_left_of_a_run_that_was_dropped() {
 fn sequences(folder: &std::path::Path, count: usize) {
     for number in 0..count {
         let length = 1 + number * 7 % 23;
-        let mut header =
-            format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({length},), }}");
-        while !(10 + header.len() + 1).is_multiple_of(64) {
-            header.push(' ');
-        }
-        header.push('\n');
-        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-        bytes.extend((header.len() as u16).to_le_bytes());
-        bytes.extend(header.bytes());
-        (0..length).for_each(|at| bytes.extend((at as f64).to_le_bytes()));
+        let values: Vec<u8> = (0..length).flat_map(|at| (at as f64).to_le_bytes()).collect();
+        let bytes = npy("<f8", false, &[length], &values);
         std::fs::write(folder.join(format!("{number:03}.npy")), bytes).unwrap();
     }
 }

@@ -86,6 +86,11 @@ bench: setup ## compare with other loaders: make bench IMAGES=<folder of JPEG fi
 	bench/setup.sh dali tf torch
 	python bench/w1.py --images "$(IMAGES)" $(BENCH)
 
+.PHONY: proto
+proto: ## make Rust of the service's description, after it was changed
+	cargo run --quiet --manifest-path scripts/proto/Cargo.toml --target-dir target/proto -- crates/feedline-rpc
+	rustfmt --edition 2024 --config-path rustfmt.toml crates/feedline-rpc/src/generated/feedline.v1.rs
+
 .PHONY: wheel
 wheel: $(VENV)/.native ## build a wheel into dist/
 	maturin build --release $(LOCKED) --out dist

@@ -4,8 +4,6 @@
 //! Only [`Dataset`]s are remembered. What workers and clients report is forgotten when they fall
 //! silent, and known again a moment after the dispatcher was restarted.
 
-#[cfg(feature = "grpc")]
-pub use crate::grpc::Remote;
 use crate::{ConsumerIndex, JobId, Reply, Request};
 use feedline_core::Blobs;
 use serde::{Deserialize, Serialize};

@@ -48,14 +48,15 @@ impl Used {
     }
 
     /// One bit for each window, as the network carries them.
-    #[cfg(feature = "grpc")]
-    pub(crate) fn words(&self) -> &[u64] {
+
+    pub fn words(&self) -> &[u64] {
         &self.words
     }
 
     /// The set of these bits, unless it is no cursor's.
-    #[cfg(feature = "grpc")]
-    pub(crate) fn from_words(from: Window, mut words: Vec<u64>) -> Option<Self> {
+
+    #[must_use]
+    pub fn from_words(from: Window, mut words: Vec<u64>) -> Option<Self> {
         let length = (words.len() as u64).checked_mul(64).filter(|length| *length <= FURTHEST)?;
         from.0.checked_add(length + 64)?;
         if let Some(first) = words.first_mut() {

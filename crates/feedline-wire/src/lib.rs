@@ -45,28 +45,20 @@
 //!
 //! - [`control`]: what is said beside it, and the dispatcher as others see it.
 //! - [`status`]: how everything stands.
-//! - `grpc` and `blob`, with the feature `grpc`: the same over the network; `tls`, `certs` and `http`:
-//!   what is around it.
-//! - [`token`], [`secret`], [`watched`]: who may do what, and files that are read again.
+//! - [`token`], [`tls`], [`certs`], [`secret`], [`watched`]: who may do what, how it stays between the
+//!   two, and files that are read again.
 //! - [`frame`]: the frames, and what becomes of damaged ones.
 //! - [`stretch`]: the rows of a stretch as a description and a list of slices.
 //! - [`compress`]: making payloads smaller, where that pays.
 //! - [`stream`]: the two ends of a connection.
 
 mod ask;
-#[cfg(feature = "grpc")]
-pub mod blob;
 mod bytes;
-#[cfg(feature = "grpc")]
 pub mod certs;
 pub mod compress;
 pub mod control;
 mod cursor;
 pub mod frame;
-#[cfg(feature = "grpc")]
-pub mod grpc;
-#[cfg(feature = "grpc")]
-pub mod http;
 mod merge;
 #[doc(hidden)]
 pub mod mutant;
@@ -75,7 +67,6 @@ pub mod secret;
 pub mod status;
 pub mod stream;
 pub mod stretch;
-#[cfg(feature = "grpc")]
 pub mod tls;
 pub mod token;
 pub mod watched;

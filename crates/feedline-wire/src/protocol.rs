@@ -340,7 +340,6 @@ pub enum Reply {
 
 /// Why something was not done. There is one variant for each thing that a caller can do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum Refusal {
     /// The job was restored: load the state that it was restored from.
     #[error(

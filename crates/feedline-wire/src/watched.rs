@@ -62,10 +62,7 @@ impl<T> Watched<T> {
             if mark != known.mark {
                 match (self.read)(&self.path) {
                     Ok(value) => (known.value, known.mark) = (Arc::new(value), mark),
-                    Err(_error) => {
-                        #[cfg(feature = "grpc")]
-                        tracing::warn!(error = _error, "a file cannot be read again");
-                    }
+                    Err(error) => tracing::warn!(error, "a file cannot be read again"),
                 }
             }
         }

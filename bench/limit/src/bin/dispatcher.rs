@@ -9,7 +9,8 @@
 
 use feedline_core::Blobs;
 use feedline_dispatcher::{Dispatcher, Options};
-use feedline_wire::control::{Control, Dataset, Remote};
+use feedline_rpc::Remote;
+use feedline_wire::control::{Control, Dataset};
 use feedline_wire::{
     ConsumerIndex, Cursor, Description, JobName, Nonce, Order, Reply, Request, Seat, Standing,
     Visitation, Window, Windows, lookback,

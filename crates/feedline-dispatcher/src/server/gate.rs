@@ -2,8 +2,8 @@
 //! takes. Who may call what says [`access`].
 
 use super::listen::Peer;
-use feedline_wire::grpc::access::{access, method, methods};
-use feedline_wire::grpc::{BEARER, PROTOCOL, PROTOCOL_HEADER, TOKEN_HEADER};
+use feedline_rpc::access::{access, method, methods};
+use feedline_rpc::{BEARER, PROTOCOL, PROTOCOL_HEADER, TOKEN_HEADER};
 use feedline_wire::token::{Key, Token};
 use feedline_wire::watched::Watched;
 use std::collections::HashMap;

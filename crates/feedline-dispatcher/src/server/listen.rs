@@ -1,6 +1,6 @@
 //! Sockets: where the dispatcher listens, and who may connect how fast.
 
-use feedline_wire::grpc::Address;
+use feedline_rpc::Address;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;

@@ -3,10 +3,10 @@
 use super::desk::Stopped;
 use super::store::StoreError;
 use super::{Shared, status};
+use feedline_rpc::convert::Call;
+use feedline_rpc::proto::dispatcher_server::Dispatcher;
+use feedline_rpc::{CHUNK, proto};
 use feedline_wire::control::{Beat, Dataset, DatasetId, Orders, Report, WorkerKey};
-use feedline_wire::grpc::convert::Call;
-use feedline_wire::grpc::proto::dispatcher_server::Dispatcher;
-use feedline_wire::grpc::{CHUNK, proto};
 use feedline_wire::token::Token;
 use feedline_wire::{JobId, Refusal, Reply, Request as Asked};
 use std::pin::Pin;

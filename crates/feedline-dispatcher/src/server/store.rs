@@ -11,9 +11,9 @@
 //! against its name.
 
 use feedline_journal::{Disk, DiskFile};
-use feedline_wire::blob::{self, Naming};
+use feedline_rpc::LONGEST_PLAN;
+use feedline_rpc::blob::{self, Naming};
 use feedline_wire::control::{Dataset, DatasetId};
-use feedline_wire::grpc::LONGEST_PLAN;
 use feedline_wire::status::DatasetStatus;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use feedline_core::{Blobs, Buffer, DType, Tensor};
-use feedline_wire::blob;
+use feedline_rpc::blob;
 use feedline_wire::control::{Control, Dataset, DatasetId, Failure};
 use feedline_wire::{Refusal, Request};
 

@@ -3,8 +3,9 @@
 use crate::support::*;
 use feedline_dispatcher::server::ConnectionLimits;
 use feedline_dispatcher::{Dispatcher, Options};
-use feedline_wire::control::{Control, Failure, Remote};
-use feedline_wire::grpc::{Address, PROTOCOL_HEADER, proto};
+use feedline_rpc::Remote;
+use feedline_rpc::{Address, PROTOCOL_HEADER, proto};
+use feedline_wire::control::{Control, Failure};
 use feedline_wire::{JobId, Offset, Refusal, Request, Window};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use feedline_dispatcher::{Dispatcher, Options};
+use feedline_rpc::Remote;
 use feedline_wire::Reply;
-use feedline_wire::control::Remote;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -3,8 +3,9 @@
 use crate::support::*;
 use feedline_dispatcher::server::AUDIENCE;
 use feedline_dispatcher::{Dispatcher, Options};
-use feedline_wire::control::{Beat, Control, Remote, Worker, WorkerKey};
-use feedline_wire::grpc::RemoteOptions;
+use feedline_rpc::Remote;
+use feedline_rpc::RemoteOptions;
+use feedline_wire::control::{Beat, Control, Worker, WorkerKey};
 use feedline_wire::status::Status;
 use feedline_wire::token::{Key, Role, Token};
 use std::io::{Read, Write};

@@ -2,7 +2,8 @@
 
 use feedline_core::Blobs;
 use feedline_dispatcher::{Dispatcher, Options};
-use feedline_wire::control::{Control, Dataset, DatasetId, Remote};
+use feedline_rpc::Remote;
+use feedline_wire::control::{Control, Dataset, DatasetId};
 use feedline_wire::{
     ConsumerIndex, Cursor, Description, Epoch, JobId, JobName, Nonce, Offset, Order, Refusal,
     Reply, Request, Seat, Standing, Visitation, Window, Windows, lookback,

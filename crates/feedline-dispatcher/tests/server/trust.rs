@@ -3,10 +3,11 @@
 use crate::support::*;
 use feedline_dispatcher::server::{AUDIENCE, Error};
 use feedline_dispatcher::{Dispatcher, Options};
+use feedline_rpc::Remote;
+use feedline_rpc::access::access;
+use feedline_rpc::{Address, PROTOCOL, PROTOCOL_HEADER, RemoteOptions, proto};
 use feedline_wire::certs::{Made, make_development_ca};
-use feedline_wire::control::{Control, Failure, Remote};
-use feedline_wire::grpc::access::access;
-use feedline_wire::grpc::{Address, PROTOCOL, PROTOCOL_HEADER, RemoteOptions, proto};
+use feedline_wire::control::{Control, Failure};
 use feedline_wire::secret::Secret;
 use feedline_wire::tls::{ClientTls, ServerTls};
 use feedline_wire::token::{Key, Role, Token};

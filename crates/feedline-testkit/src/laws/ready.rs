@@ -34,10 +34,17 @@ impl Laws<'_> {
                     ..self.options(1 + number, 0, rank, world)
                 };
                 let found = self.engine(Position::default(), options, usize::MAX);
-                assert_eq!(found.error.is_some(), wanted.error.is_some(), "{}", self.plan);
-                if wanted.error.is_some() {
+                if let Some(error) = &wanted.error {
+                    // Rows that cannot be stacked may come with others that they can be stacked with.
+                    let of_its_rows = self.pipeline.batch.is_some() && error.contains("batch");
+                    assert!(found.error.is_some() || of_its_rows, "{}\n{error}", self.plan);
                     continue;
                 }
+                // And, the other way round, meet some that they cannot be stacked with.
+                if found.error.as_ref().is_some_and(|error| error.contains("batch")) {
+                    continue;
+                }
+                assert_eq!(found.error, None, "{}", self.plan);
                 let when = format!("ready, rank {rank} of {world}, max_slip {max_slip}");
                 self.same_rows(&found, &wanted, &when);
                 let recording = Arc::new(Recording::read(&file).expect("it was written"));

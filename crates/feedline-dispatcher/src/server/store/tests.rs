@@ -2,7 +2,7 @@
 
 use super::*;
 use feedline_journal::SimulatedDisk;
-use feedline_wire::blob;
+use feedline_rpc::blob;
 
 const SOON: Duration = Duration::ZERO;
 

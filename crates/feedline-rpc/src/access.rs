@@ -1,7 +1,7 @@
 //! Who may call what: the one table. What is not in it is denied.
 
-use crate::token::Role;
 use Role::{Client, Operator, Worker};
+use feedline_wire::token::Role;
 
 /// Who may call something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

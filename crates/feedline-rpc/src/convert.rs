@@ -3,13 +3,15 @@
 //!
 //! Into a message everything goes; a message may lack a part, or say what makes no sense.
 
-use super::proto;
-use crate::control::{Beat, Dataset, DatasetId, Done, Orders, Report, Roster, Worker, WorkerKey};
-use crate::status::{
+use crate::proto;
+use feedline_wire::control::{
+    Beat, Dataset, DatasetId, Done, Orders, Report, Roster, Worker, WorkerKey,
+};
+use feedline_wire::status::{
     ConsumerStatus, DatasetStatus, JobStatus, JournalStatus, Rates, ScaleStatus, Status,
     WorkerStatus,
 };
-use crate::{
+use feedline_wire::{
     ConsumerIndex, Cursor, Description, Epoch, Incarnation, JobId, JobName, Life, Nonce, Offset,
     Order, Refusal, Reply, Request, Seat, Stamp, Standing, Start, Ticket, Used, Visitation, Window,
     Windows,

@@ -2,12 +2,16 @@
 //!
 //! - [`access`]: who may call what.
 //! - [`convert`]: the messages of the network and the plain values of the protocol, both ways.
+//! - [`blob`]: data that belongs to a plan.
 //! - [`Remote`]: the dispatcher as workers and clients call it, from plain threads.
 //! - [`Address`]: where it is.
+//! - [`http`]: what a process shows of itself to browsers and to whoever collects its metrics.
 
 pub mod access;
 mod address;
+pub mod blob;
 pub mod convert;
+pub mod http;
 mod remote;
 
 pub use address::{Address, AddressError};
@@ -17,10 +21,10 @@ pub use remote::{Remote, RemoteOptions};
 #[expect(missing_docs, reason = "made from the description, which says what they mean")]
 #[allow(clippy::all, reason = "made by a program")]
 pub mod proto {
-    tonic::include_proto!("feedline.v1");
+    include!("generated/feedline.v1.rs");
 
     /// The service's own description, for those who ask what it can do.
-    pub const DESCRIPTOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/feedline.bin"));
+    pub const DESCRIPTOR: &[u8] = include_bytes!("generated/feedline.bin");
 }
 
 /// The version of the protocol that this release speaks. Others are refused.
@@ -43,3 +47,13 @@ pub const LONGEST_PLAN: usize = 4 << 20;
 
 /// Bytes of a blob in each message.
 pub const CHUNK: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_messages_are_made_from_the_description_as_it_is() {
+        let made_from = include_str!("generated/made_from.txt").trim();
+        let now = blake3::hash(include_bytes!("../proto/feedline.proto"));
+        assert_eq!(made_from, now.to_hex().as_str(), "the description changed: run make proto");
+    }
+}

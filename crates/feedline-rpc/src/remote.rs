@@ -6,21 +6,21 @@
 //!     └────── the answer ◄───────┘      nobody waits longer than its patience
 //! ```
 
-use super::address::{Address, AddressError};
-use super::convert::Call;
-use super::proto::dispatcher_client::DispatcherClient;
-use super::{BEARER, CHUNK, LONGEST_MESSAGE, PROTOCOL, PROTOCOL_HEADER, TOKEN_HEADER, proto};
+use crate::address::{Address, AddressError};
 use crate::blob;
-use crate::control::{
+use crate::convert::Call;
+use crate::proto::dispatcher_client::DispatcherClient;
+use crate::{BEARER, CHUNK, LONGEST_MESSAGE, PROTOCOL, PROTOCOL_HEADER, TOKEN_HEADER, proto};
+use feedline_core::{Blobs, Tensor};
+use feedline_wire::control::{
     Beat, Control, Dataset, DatasetId, Failure, Orders, Report, Roster, WorkerKey,
 };
-use crate::secret::Secret;
-use crate::status::Status;
-use crate::tls::ClientTls;
-use crate::token::read_file;
-use crate::watched::Watched;
-use crate::{Reply, Request};
-use feedline_core::{Blobs, Tensor};
+use feedline_wire::secret::Secret;
+use feedline_wire::status::Status;
+use feedline_wire::tls::ClientTls;
+use feedline_wire::token::read_file;
+use feedline_wire::watched::Watched;
+use feedline_wire::{Reply, Request};
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use std::future::Future;
@@ -364,7 +364,7 @@ fn timed<T>(message: T, left: Duration) -> tonic::Request<T> {
     request
 }
 
-fn malformed(malformed: super::convert::Malformed) -> Failure {
+fn malformed(malformed: crate::convert::Malformed) -> Failure {
     Failure::Invalid(malformed.to_string())
 }
 

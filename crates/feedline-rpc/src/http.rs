@@ -4,9 +4,9 @@
 //! (so that no web page elsewhere can have a browser ask), be GET or HEAD, and where a token is
 //! asked for, bear it.
 
-use crate::tls::ServerTls;
-use crate::token::{Key, Role};
-use crate::watched::Watched;
+use feedline_wire::tls::ServerTls;
+use feedline_wire::token::{Key, Role};
+use feedline_wire::watched::Watched;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
@@ -263,7 +263,7 @@ impl Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::Token;
+    use feedline_wire::token::Token;
     use std::io::{Read, Write};
     use std::net::TcpStream;
 

@@ -108,6 +108,12 @@ class Dataset:
         parts = zip(bounds, bounds[1:])
         return tuple(self._then("split", start=a, end=b, seed=seed) for a, b in parts)
 
+    def shard(self, index: int, of: int, by: str = "sample") -> Self:
+        """Keeps part `index` of `of` equal parts: every `of`-th sample, or, with `by="file"`, every
+        `of`-th file with all its samples. All parts together are everything.
+        """
+        return self._then("shard", index=index, of=of, by=by)
+
     def take(self, count: int) -> Self:
         """Keeps the first `count` samples of the order."""
         return self._then("take", count=count)

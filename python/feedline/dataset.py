@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .loader import Loader
     from .saving import Saved
-    from .service import Distributed
+    from .service import Distributed, Visitation
 
 Size = int | Sequence[int]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -558,7 +558,8 @@ class Dataset:
         *,
         job: str,
         order: Literal["exact", "any"] = "exact",
-        visitation: Literal["exactly-once", "at-most-once"] = "exactly-once",
+        visitation: Visitation = "exactly-once",
+        streams: int | None = None,
         consumer: int | None = None,
         consumers: int | None = None,
         seed: int = 0,
@@ -579,7 +580,10 @@ class Dataset:
         With `order="exact"` consumer i of n gets, bit for bit, what rank i of n gets locally, and the
         states of both fit each other. With `order="any"` batches go to whoever asks first; each sample
         is seen exactly once an epoch, over what the clients' checkpoints remember, or at most once if
-        `visitation` says so. `memory` bounds what is received ahead, `window` is the number of steps
+        `visitation` says so. Visitation "per-worker" goes through all data once for each worker, in an
+        order of its own; "by-index" and "by-file" part the samples or the files between the workers,
+        each of which prepares its own part while it lives. `streams` is the number of such passes or
+        parts; a job of one consumer has as many as there are workers unless it is given. `memory` bounds what is received ahead, `window` is the number of steps
         that are dealt at a time, and after `timeout` seconds without a batch an error says what is
         waited for. On the same host batches come through shared memory, unless that is switched off.
         `local_from` names the first step that is taken here and not by workers: the last ones often
@@ -594,6 +598,7 @@ class Dataset:
             job=job,
             order=order,
             visitation=visitation,
+            streams=streams,
             consumer=consumer,
             consumers=consumers,
             seed=seed,
@@ -617,6 +622,8 @@ class Dataset:
         threads: int | None = None,
         memory: int | str | None = None,
         progress: bool = True,
+        service: str | None = None,
+        timeout: float | None = None,
     ) -> Saved:
         """Computes an epoch and keeps its samples in a folder of Arrow files, which `fl.arrow` reads.
 
@@ -625,6 +632,10 @@ class Dataset:
         and a file that can be seen is whole. Several processes may save to one folder at once. The
         rows of batches are saved one by one, without those that `drop_last` leaves out and without
         padding. `progress` shows a line if stderr is a terminal.
+
+        `service` is the address of a dispatcher whose workers compute and write the files: the folder
+        must be the same place for them, and one that they may write to (`feedline worker --save-to`).
+        Workers may be lost and come; the call fails if none has been there for `timeout` seconds.
         """
         from .saving import save
 
@@ -638,6 +649,8 @@ class Dataset:
             threads=threads,
             memory=memory,
             progress=progress,
+            service=service,
+            timeout=timeout,
         )
 
     def __iter__(self) -> Iterator[Batch]:
@@ -712,7 +725,7 @@ class Dataset:
     def _index_is_its_own(self) -> bool:
         """Whether the field `index` is the samples' own: that of `fl.range`, untouched."""
         steps = [call["step"] for call in json.loads(self._json)["steps"]]
-        others = {"shuffle", "sample", "split", "take", "skip", "repeat", "batch", "on_error"}
+        others = {"shuffle", "sample", "split", "shard", "take", "skip", "repeat", "batch", "on_error"}
         return steps[0] == "range" and others.issuperset(steps[1:])
 
     def __copy__(self) -> Self:

@@ -47,6 +47,8 @@ def save(
     threads: int | None,
     memory: int | str | None,
     progress: bool,
+    service: str | None,
+    timeout: float | None,
 ) -> Saved:
     for name, value in {"rows": rows, "threads": threads}.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
@@ -55,6 +57,13 @@ def save(
             raise ValueError(f"{name}={value}; it must be at least 1, or None to be chosen")
     if rows is not None and shard is not None:
         raise ValueError("give shard (bytes of a file) or rows (rows of a file), not both")
+    if service is None and timeout is not None:
+        raise ValueError("timeout goes with service")
+    if service is not None and (threads is not None or memory is not None):
+        raise ValueError("threads and memory are for saving here; on a service its workers have their own")
+    where = {"url": service, "timeout": timeout} if service is not None else None
+    if where is not None:
+        where = {name: value for name, value in where.items() if value is not None}
     options: dict[str, Any] = {"threads": threads, "memory": memory}
     options = {name: value for name, value in options.items() if value is not None}
     name = os.fspath(folder)
@@ -68,6 +77,7 @@ def save(
             None if shard is None else str(shard),
             rows,
             options,
+            where,
             line,
         )
     finally:

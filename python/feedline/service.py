@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .dataset import Dataset
 
 
+Visitation = Literal["exactly-once", "at-most-once", "per-worker", "by-index", "by-file"]
+
+
 class Distributed(Loader):
     """A loader whose samples are prepared by a service's workers: `ds.distribute(…)`.
 
@@ -34,7 +37,8 @@ class Distributed(Loader):
         *,
         job: str,
         order: Literal["exact", "any"] = "exact",
-        visitation: Literal["exactly-once", "at-most-once"] = "exactly-once",
+        visitation: Visitation = "exactly-once",
+        streams: int | None = None,
         consumer: int | None = None,
         consumers: int | None = None,
         seed: int = 0,
@@ -56,6 +60,7 @@ class Distributed(Loader):
             "name": job,
             "order": order,
             "visitation": visitation,
+            "streams": streams,
             "memory": memory,
             "window": window,
             "timeout": timeout,
@@ -86,6 +91,8 @@ class Distributed(Loader):
             return
         if "checkpoint" in state:
             epoch = int(state["checkpoint"]["cursor"]["epoch"])
+        elif "left" in state:
+            epoch = int(state["left"][0]["epoch"])
         else:
             _, epoch = self._pipeline.adopt_state(json.dumps(state), self.seed, 0, 1)
         self._close()
@@ -185,7 +192,7 @@ class LocalCluster:
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "feedline", "worker", "--dispatcher", self.url]
-        command += ["--with-parent", *self._arguments]
+        command += ["--with-parent", "--save-to", "/", *self._arguments]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 
     def _follow(self) -> None:

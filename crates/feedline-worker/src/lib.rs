@@ -10,10 +10,12 @@
 //!
 //! A worker remembers nothing that matters. Whatever a client asks for says all that decides what
 //! it holds; another worker would send the same bits. Follow a request through [`Worker`]:
-//! `serve.rs` takes it, `catalogue.rs` opens what it is computed from, `shelf.rs` has it or makes it.
+//! `serve.rs` takes it, `catalogue.rs` opens what it is computed from, `shelf.rs` has it or makes it;
+//! `saving.rs` writes it to a folder instead.
 
 mod beat;
 mod catalogue;
+mod saving;
 mod serve;
 mod shelf;
 
@@ -24,8 +26,10 @@ use feedline_engine::Team;
 use feedline_shm::Segments;
 use feedline_wire::control::{self, Control, WorkerKey};
 use feedline_wire::stream::{Address, Server, ServerOptions};
+use saving::Saving;
 use serve::{Serving, Shared};
 use shelf::Shelf;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -50,6 +54,8 @@ pub struct Options {
     pub shelf: usize,
     /// Bytes of memory that is shared with clients on this host.
     pub shared_memory: usize,
+    /// Folders beneath which it writes what is saved on the service; none, and it writes nothing.
+    pub save_to: Vec<PathBuf>,
     /// How connections behave.
     pub server: ServerOptions,
 }
@@ -64,6 +70,7 @@ impl Default for Options {
             memory: 1_000_000_000,
             shelf: 256 << 20,
             shared_memory: 1 << 30,
+            save_to: Vec::new(),
             server: ServerOptions::default(),
         }
     }
@@ -90,8 +97,9 @@ impl Worker {
         store: Arc<dyn Store>,
         options: Options,
     ) -> Result<Self> {
-        let Options { listen, advertise, name, threads, memory, shelf, shared_memory, server } =
+        let Options { listen, advertise, name, threads, memory, shelf, shared_memory, .. } =
             options;
+        let Options { save_to, server, .. } = options;
         let team = Team::new(threads)?;
         let cores = team.threads() as u32;
         let segments = Segments::new(shared_memory);
@@ -101,6 +109,7 @@ impl Worker {
         };
         let shared = Arc::new(Shared {
             catalogue: Catalogue::new(Arc::clone(&control), store),
+            saving: Saving::new(save_to),
             shelf: Shelf::new(shelf),
             team,
             pool,

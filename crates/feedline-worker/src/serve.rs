@@ -1,6 +1,7 @@
 //! Serving: what a client asks for is taken from the shelf, or made.
 
 use crate::catalogue::{Catalogue, Opened};
+use crate::saving::Saving;
 use crate::shelf::{Driven, Line, PATIENCE, Production, Shelf};
 use feedline_core::{Error, Pool, Position, Result, Rows, Seed, Stretch};
 use feedline_engine::{Options, Progress, Team, Window, WindowRun};
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What all connections share.
 pub(crate) struct Shared {
     pub catalogue: Catalogue,
+    pub saving: Saving,
     pub shelf: Shelf,
     pub team: Team,
     pub pool: Pool,
@@ -54,10 +56,14 @@ impl Handler for Serving {
             return Err(Error::unavailable("this worker", ending));
         }
         let ask = Ask::decode(request)?;
-        let opened = shared.catalogue.get(&ask.dataset)?;
+        let opened = shared.catalogue.get(&ask.dataset, ask.part)?;
+        if let Some(shard) = &ask.save {
+            return shared.save(&opened, shard, out);
+        }
         let start = start_of(&ask)?;
         let line = Line {
             dataset: ask.dataset.clone(),
+            part: ask.part,
             seed: ask.seed,
             epoch: ask.epoch,
             start: ask.start.clone(),

@@ -7,6 +7,7 @@ use crate::output::{Output, complain};
 use anyhow::{Result, bail};
 use feedline_wire::stream::Address;
 use feedline_worker::{Options, Worker};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ pub(crate) struct Settings {
     /// Never share memory with clients on this host
     #[arg(long, conflicts_with = "shared_memory")]
     no_shared_memory: bool,
+    /// Write what is saved on the service to folders beneath this one; may be given several times
+    #[arg(long, value_name = "DIR")]
+    save_to: Vec<PathBuf>,
 }
 
 impl Settings {
@@ -38,6 +42,7 @@ impl Settings {
             memory: self.memory,
             shelf: self.shelf,
             shared_memory: if self.no_shared_memory { 0 } else { self.shared_memory },
+            save_to: self.save_to.clone(),
             ..usual
         }
     }

@@ -147,7 +147,13 @@ impl Fetcher {
             return Ok(());
         }
         let settings = &self.shared.settings;
-        let options = ClientOptions { pool: self.shared.pool.clone(), ..settings.stream.clone() };
+        // All streams together have no more under way than may be held.
+        let share = settings.memory / self.shared.lock().windows_ahead();
+        let options = ClientOptions {
+            pool: self.shared.pool.clone(),
+            credit: settings.stream.credit.min(share as u64),
+            ..settings.stream.clone()
+        };
         let mut failed = Error::Service("the worker has no address".into());
         for address in addresses {
             let parsed: std::io::Result<Address> = address.parse();

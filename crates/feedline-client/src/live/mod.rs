@@ -429,7 +429,12 @@ impl Inner {
         let (bytes, steps) = self.came;
         let each = bytes.checked_div(steps).unwrap_or(1 << 20).max(64);
         let ahead = (memory as u64 / each).clamp(2, 1 << 16);
-        self.client.set_ahead(ahead, (self.workers.len() * 2).clamp(2, 48));
+        self.client.set_ahead(ahead, self.windows_ahead());
+    }
+
+    /// How many windows are held, and so how many streams there may be.
+    fn windows_ahead(&self) -> usize {
+        (self.workers.len() * 2).clamp(2, 48)
     }
 
     fn hand_over(&mut self, out: Action<Result<Rows>>) -> Result<Next> {

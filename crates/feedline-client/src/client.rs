@@ -45,6 +45,8 @@ pub struct Config {
     pub patience: Millis,
     /// Whether clients of one turn share their windows' work.
     pub rounds: bool,
+    /// So many windows in a row are asked of one worker.
+    pub in_a_row: u64,
     /// How many streams the windows belong to in turn. Those of one stream are asked of one worker,
     /// as long as it is there.
     pub streams: u64,
@@ -76,6 +78,7 @@ impl Config {
             fetch_p99: 300,
             patience: 300_000,
             rounds: false,
+            in_a_row: 1,
             streams: 1,
         }
     }
@@ -335,6 +338,12 @@ impl<B> Client<B> {
     pub fn set_ahead(&mut self, steps: u64, windows: usize) {
         (self.config.steps_ahead, self.config.windows_ahead) = (steps.max(1), windows.max(1));
         self.config.steps_per_fetch = (steps / 4).max(1);
+        // With order any, windows that are used in no time are asked for together, as long as every
+        // worker has some. A power of two, so that clients who share work mostly agree.
+        let each = windows / self.workers.count().max(1) / 4;
+        if self.config.description.order == Order::Any && each > 0 {
+            self.config.in_a_row = 1 << each.ilog2();
+        }
     }
 
     /// Steps that are here and were not handed over.
@@ -711,7 +720,7 @@ impl<B> Client<B> {
             // the clients of a round, whose windows of the same turn are one stretch.
             let number = match (self.config.rounds, self.config.streams) {
                 (true, _) => window.0 / u64::from(self.config.consumers),
-                (false, 0..=1) => window.0,
+                (false, 0..=1) => window.0 / self.config.in_a_row.max(1),
                 (false, streams) => window.0 % streams,
             } + u64::from(held.failures);
             let Some(worker) = self.workers.choose(now, number, held.last) else {

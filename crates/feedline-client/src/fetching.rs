@@ -103,6 +103,10 @@ impl Workers {
         self.suspect.retain(|worker, _| known.contains(worker));
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.known.len()
+    }
+
     /// A worker has failed: it is left alone for a while, `most` at most.
     pub(crate) fn failed(&mut self, now: Millis, worker: WorkerId, most: Millis) {
         let (until, failures) = self.suspect.entry(worker).or_default();

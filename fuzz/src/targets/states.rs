@@ -10,8 +10,8 @@ use feedline_ops::plain::{Part, Plain};
 use feedline_plan::Plan;
 use feedline_wire::control::DatasetId;
 use feedline_wire::{
-    Ask, ConsumerIndex, Cursor, Epoch, Incarnation, JobId, Offset, Order, Part, SaveShard, Seat,
-    Stamp, Start, Ticket, Window, Windows,
+    Ask, ConsumerIndex, Cursor, Epoch, Incarnation, JobId, Offset, Order, SaveShard, Seat, Stamp,
+    Start, Ticket, Window, Windows,
 };
 use std::sync::{Arc, LazyLock};
 
@@ -129,7 +129,7 @@ pub fn ask_corpus() -> Vec<Vec<u8>> {
     let ask = Ask {
         job: JobId(7),
         dataset: DatasetId("0123456789abcdef".into()),
-        part: Some(Part { index: 1, of: 3, files: true }),
+        part: Some(feedline_wire::Part { index: 1, of: 3, files: true }),
         seed: 3,
         epoch: 1,
         start: String::new(),

@@ -13,8 +13,10 @@ from rounds import Contestant, feedline, interleave, notes, number, peer, spread
 CASES = {
     "big": ("elements of 1 MiB", ["--warm", 200, "--batches", 3000]),
     "scalars": ("scalars", ["--warm", 2000, "--batches", 60000]),
+    "windows": ("windows of one element, dealt and journalled", ["--warm", 2000, "--batches", 60000]),
     "end": ("end of an epoch", []),
-    "w1": ("W1, float32", ["--warm", 8, "--batches", 40]),
+    "w1": ("W1, float32, one worker", ["--warm", 8, "--batches", 40]),
+    "w1x2": ("W1, float32, two workers", ["--warm", 8, "--batches", 40]),
 }
 
 
@@ -22,20 +24,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", help="folder of JPEG files; without it W1 is left out")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cases", default="big,scalars,end,w1")
+    parser.add_argument("--cases", default="big,scalars,windows,end,w1,w1x2")
     parser.add_argument("--without-peers", action="store_true")
     given = parser.parse_args()
     for case in given.cases.split(","):
+        title, settings = CASES[case]
+        workers = 2 if case == "w1x2" else 1
+        case = "w1" if case == "w1x2" else case
         if case == "w1" and not given.images:
             continue
-        title, settings = CASES[case]
-        arguments = ["--case", case, *settings]
-        threads = 2 if case == "w1" else 1
+        arguments = ["--case", case, *settings, "--workers", workers]
+        threads = 2 if case == "w1" and workers == 1 else 1
         arguments += ["--threads", threads]
         if given.images:
             arguments += ["--images", given.images]
         ours = {"big": ["tcp", "shared"], "scalars": ["tcp", "any"], "end": ["shared", "any"]}
-        variants = ours.get(case, ["local", "tcp", "shared"])
+        ours["windows"] = ["any"]
+        variants = ours.get(case, ["local", "tcp", "bytes", "shared"])
         contestants = [
             Contestant(
                 f"Feedline, {variant}", feedline("feedline_service.py", *arguments, "--variant", variant)
@@ -44,7 +49,8 @@ def main() -> None:
         ]
         if not given.without_peers:
             # Single elements cost it a thousand times as much: fewer of them suffice.
-            fewer = ["--warm", 200, "--batches", 3000] if case == "scalars" else []
+            small = case in ("scalars", "windows")
+            fewer = ["--warm", 200, "--batches", 3000] if small else []
             base = Contestant("tf.data service", peer("tf", "tf_service.py", *arguments, *fewer))
             contestants.append(base)
             if case == "w1":

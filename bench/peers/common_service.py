@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 def options() -> argparse.Namespace:
     parser = measure.common_options()
-    parser.add_argument("--case", required=True, choices=["big", "scalars", "end", "w1"])
+    parser.add_argument("--case", required=True, choices=["big", "scalars", "windows", "end", "w1"])
     parser.add_argument("--workers", type=int, default=1, help="worker processes")
     parser.add_argument("--images", help="folder of JPEG files, for w1")
     return parser.parse_args()

@@ -1,6 +1,6 @@
 """Feedline's service: a dispatcher here, workers in processes of their own.
 
-Variants: `tcp`, `shared` (memory, the default), `any` (order any; windows of one step with `any1`).
+Variants: `tcp`, `shared` (memory, the default), `any` (order any), `bytes` (the last steps at the client).
 """
 
 import os
@@ -23,7 +23,7 @@ def dataset() -> tuple[fl.Dataset, int, int]:
     if given.case == "big":
         rows = np.random.default_rng(0).random((8, 1 << 18), dtype=np.float32)
         return fl.arrays(x=rows).repeat().batch(1), common_service.MIB, 1
-    if given.case == "scalars":
+    if given.case in ("scalars", "windows"):
         return fl.range(1 << 40), 8, 1
     if given.case == "end":
         return fl.range(200).batch(1), 8, 1
@@ -41,8 +41,11 @@ def main() -> None:
     else:
         cluster = fl.LocalCluster(workers=given.workers, threads=given.threads)
         settings = {"shared_memory": variant == "shared"}
-        if variant.startswith("any"):
-            settings |= {"order": "any", "window": 1 if variant == "any1" else None}
+        if variant == "any":
+            # Each window is dealt by the dispatcher, and written down before it is.
+            settings |= {"order": "any", "window": 1 if given.case == "windows" else None}
+        if variant == "bytes":
+            settings |= {"local_from": "normalize"}
         loader = ds.distribute(cluster.url, job="bench", **settings)
     if given.case == "end":
         common_service.end_of_epoch(name, lambda: iter(loader), fl.__version__)

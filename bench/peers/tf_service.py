@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -17,7 +18,9 @@ service = tf.data.experimental.service
 def serve(kind: str, port: int, dispatcher: int, threads: int) -> None:
     """One process of the service, until it is killed."""
     if kind == "dispatcher":
-        server = service.DispatchServer(service.DispatcherConfig(port=port))
+        folder = tempfile.mkdtemp(prefix="tf-service-")
+        config = service.DispatcherConfig(port=port, work_dir=folder, fault_tolerant_mode=True)
+        server = service.DispatchServer(config)
     else:
         tf.config.threading.set_inter_op_parallelism_threads(threads)
         tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -88,7 +91,7 @@ def dataset() -> tuple[tf.data.Dataset, int, int]:
         fill = lambda number: tf.fill([1 << 18], tf.cast(number, tf.float32))  # noqa: E731
         ds = tf.data.Dataset.range(1 << 40).map(fill, num_parallel_calls=tf.data.AUTOTUNE)
         return ds, common_service.MIB, 1
-    if given.case == "scalars":
+    if given.case in ("scalars", "windows"):
         return tf.data.Dataset.range(1 << 40), 8, 1
     if given.case == "end":
         return tf.data.Dataset.range(200), 8, 1
@@ -104,7 +107,8 @@ def main() -> None:
         dispatcher = start("dispatcher")
         for _ in range(given.workers):
             start("worker", dispatcher)
-        mode = service.ShardingPolicy.DYNAMIC if given.case == "end" else service.ShardingPolicy.OFF
+        dealt = given.case in ("end", "windows")
+        mode = service.ShardingPolicy.DYNAMIC if dealt else service.ShardingPolicy.OFF
         distribute = service.distribute(mode, f"grpc://localhost:{dispatcher}", compression=None)
         batches = ds.apply(distribute).prefetch(tf.data.AUTOTUNE)
         name = "tf.data service"

@@ -222,6 +222,8 @@ pub struct Client<B> {
     workers: Workers,
     /// Whether a window waits because no worker can be asked for it.
     unasked: bool,
+    /// Whether all windows are asked for or complete, so that there is nothing to fetch.
+    settled: bool,
     pending: Option<Pending>,
     sequence: u64,
     /// Not before this time is the dispatcher asked for windows, or for anything.
@@ -259,6 +261,7 @@ impl<B> Client<B> {
             queue: VecDeque::new(),
             workers: Workers::default(),
             unasked: false,
+            settled: false,
             pending: None,
             sequence: 0,
             ask_again: now,
@@ -385,6 +388,7 @@ impl<B> Client<B> {
         for held in self.held.values_mut() {
             if held.asked.is_some_and(|asked| asked.worker == worker) {
                 held.fail();
+                self.settled = false;
             }
         }
         self.advance(now);
@@ -392,17 +396,31 @@ impl<B> Client<B> {
 
     /// A worker has sent steps.
     pub fn data(&mut self, now: Millis, worker: WorkerId, data: Data<B>) {
+        self.data_of_several(now, worker, [data]);
+    }
+
+    /// A worker has sent steps of several windows.
+    pub fn data_of_several(
+        &mut self,
+        now: Millis,
+        worker: WorkerId,
+        several: impl IntoIterator<Item = Data<B>>,
+    ) {
         self.workers.delivered(worker);
-        let current = data.incarnation == self.seat.incarnation && data.epoch == self.cursor.epoch;
-        if self.phase == Phase::Running
-            && current
-            && let Some(held) = self.held.get_mut(&data.window)
-            && (data.offset.0 == held.expected() || planted(Mutant::NoOffsetCheck))
-        {
-            self.news = now;
-            let window = data.window;
-            held.take_in(now, data);
-            self.finish_if_used_up(window);
+        for data in several {
+            let current =
+                data.incarnation == self.seat.incarnation && data.epoch == self.cursor.epoch;
+            if self.phase == Phase::Running
+                && current
+                && let Some(held) = self.held.get_mut(&data.window)
+                && (data.offset.0 == held.expected() || planted(Mutant::NoOffsetCheck))
+            {
+                self.news = now;
+                let window = data.window;
+                held.take_in(now, data);
+                self.settled &= held.asked.is_some() || held.is_complete();
+                self.finish_if_used_up(window);
+            }
         }
         self.advance(now);
     }
@@ -540,6 +558,7 @@ impl<B> Client<B> {
         for (window, used) in &self.cursor.open {
             self.held.insert(*window, Held::new(*used));
             self.queue.push_back(*window);
+            self.settled = false;
         }
     }
 
@@ -566,6 +585,7 @@ impl<B> Client<B> {
                 self.cursor.open.insert(*window, Offset(0));
                 self.held.insert(*window, Held::new(Offset(0)));
                 self.queue.push_back(*window);
+                self.settled = false;
             }
         }
     }
@@ -631,7 +651,9 @@ impl<B> Client<B> {
         self.cursor.used_up += 1;
         self.cursor.open.remove(&window);
         self.held.remove(&window);
-        self.queue.retain(|queued| *queued != window);
+        if let Some(at) = self.queue.iter().position(|queued| *queued == window) {
+            self.queue.remove(at);
+        }
         if self.held.is_empty() {
             // That may have been the epoch's last.
             self.ask_again = 0;
@@ -690,6 +712,7 @@ impl<B> Client<B> {
             let used = self.cursor.open.get(&Window(next)).copied().unwrap_or_default();
             self.held.insert(Window(next), Held::new(used));
             self.queue.push_back(Window(next));
+            self.settled = false;
             next = next.saturating_add(step);
         }
     }
@@ -702,18 +725,26 @@ impl<B> Client<B> {
                 self.workers.failed(now, asked.worker, stall);
                 held.fail();
                 held.late += 1;
+                self.settled = false;
             }
         }
     }
 
     fn fetch(&mut self, now: Millis) {
+        if self.settled {
+            return;
+        }
         let ahead = |held: &Held<B>| held.buffer.len() as u64 + held.coming();
         let mut total: u64 = self.held.values().map(ahead).sum();
-        self.unasked = false;
+        (self.unasked, self.settled) = (false, true);
         for (at, window) in self.queue.iter().enumerate() {
             let Some(held) = self.held.get_mut(window) else { continue };
             let full = total >= self.config.steps_ahead && (at > 0 || !held.buffer.is_empty());
-            if held.asked.is_some() || held.is_complete() || full {
+            if held.asked.is_some() || held.is_complete() {
+                continue;
+            }
+            if full {
+                self.settled = false;
                 continue;
             }
             // The same for all jobs: those that compute the same thing meet at one worker. So do
@@ -724,7 +755,7 @@ impl<B> Client<B> {
                 (false, streams) => window.0 % streams,
             } + u64::from(held.failures);
             let Some(worker) = self.workers.choose(now, number, held.last) else {
-                self.unasked = true;
+                (self.unasked, self.settled) = (true, false);
                 return;
             };
             let (from, most) = (held.expected(), self.config.steps_per_fetch.max(1));

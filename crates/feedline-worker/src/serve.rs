@@ -88,11 +88,13 @@ impl Handler for Serving {
                 if out.cancelled() {
                     return Err(Error::Cancelled);
                 }
-                if let Some(rows) = shared.shelf.get(&line, number) {
-                    break (rows, true);
-                }
-                if shared.shelf.is_over(&line, number) {
-                    return Ok(());
+                if line.is_shared() {
+                    if let Some(rows) = shared.shelf.get(&line, number) {
+                        break (rows, true);
+                    }
+                    if shared.shelf.is_over(&line, number) {
+                        return Ok(());
+                    }
                 }
                 if making.is_none() {
                     making = shared.shelf.find(&line, number);

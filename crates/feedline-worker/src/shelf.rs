@@ -16,6 +16,7 @@ use feedline_engine::{Progress, WindowRun};
 use feedline_wire::control::DatasetId;
 use feedline_wire::{JobId, Part};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -80,8 +81,12 @@ impl Production {
     }
 
     /// Goes on until the stretch is made, but not for long. What comes before it goes to the shelf.
-    pub(crate) fn drive(&self, stretch: u64, shelf: &Shelf, line: &Arc<Line>) -> Result<Driven> {
+    pub(crate) fn drive(&self, stretch: u64, shelf: &Shelf, line: &Known) -> Result<Driven> {
         let wanted = (stretch - self.rank) / self.world;
+        // Whoever it was made for may have asked for less.
+        if wanted >= self.end {
+            return Ok(Driven::Gone);
+        }
         let mut making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if making.next > wanted {
@@ -122,10 +127,29 @@ struct Place {
 
 #[derive(Default)]
 struct Inner {
-    lines: HashMap<Arc<Line>, Place>,
-    /// What is kept, oldest first.
-    order: VecDeque<(Arc<Line>, u64)>,
+    numbers: HashMap<Line, Arc<Known>>,
+    /// By the numbers of lines.
+    lines: HashMap<u64, Place>,
+    /// What is kept, oldest first, with the number of its line.
+    order: VecDeque<(u64, u64)>,
     bytes: usize,
+    /// How many lines there were.
+    count: u64,
+}
+
+/// A line that somebody asks for.
+pub(crate) struct Known {
+    number: u64,
+    is_round: bool,
+    /// Whether others may ask for it as well.
+    shared: AtomicBool,
+}
+
+impl Known {
+    /// Whether anything of it may be on the shelf, or in the making for others.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_round || self.shared.load(Ordering::Relaxed)
+    }
 }
 
 /// What is kept and what is being made.
@@ -145,57 +169,68 @@ impl Shelf {
     }
 
     /// A job asks for stretches of a line.
-    pub(crate) fn join(&self, line: Line, job: JobId) -> Arc<Line> {
+    pub(crate) fn join(&self, line: Line, job: JobId) -> Arc<Known> {
         let now = Instant::now();
         let mut inner = self.lock();
-        let line = match inner.lines.get_key_value(&line) {
-            Some((known, _)) => Arc::clone(known),
-            None => Arc::new(line),
+        let known = match inner.numbers.get(&line) {
+            Some(known) => Arc::clone(known),
+            None => {
+                inner.count += 1;
+                let (number, is_round) = (inner.count, line.round.is_some());
+                let known = Arc::new(Known { number, is_round, shared: AtomicBool::new(false) });
+                inner.numbers.insert(line, Arc::clone(&known));
+                known
+            }
         };
-        let place = inner.lines.entry(Arc::clone(&line)).or_default();
+        let place = inner.lines.entry(known.number).or_default();
         place.jobs.insert(job, now);
         place.jobs.retain(|_, seen| now.duration_since(*seen) < THERE);
         place.productions.retain(|one| one.strong_count() > 0);
-        let alone = place.jobs.len() < 2 && line.round.is_none();
+        let alone = place.jobs.len() < 2 && !known.is_round;
+        known.shared.store(!alone, Ordering::Relaxed);
         if alone {
-            inner.clear(&line);
+            inner.clear(known.number);
         }
         // Epochs come and go.
         let there =
             |place: &Place| place.jobs.values().any(|seen| now.duration_since(*seen) < THERE);
         let idle = inner.lines.iter().filter(|(_, place)| !there(place));
-        let idle: Vec<Arc<Line>> = idle.map(|(line, _)| Arc::clone(line)).collect();
-        for line in idle {
-            inner.clear(&line);
-            inner.lines.remove(&line);
+        let idle: Vec<u64> = idle.map(|(number, _)| *number).collect();
+        for number in &idle {
+            inner.clear(*number);
+            inner.lines.remove(number);
         }
-        line
+        if !idle.is_empty() {
+            inner.numbers.retain(|_, known| !idle.contains(&known.number));
+        }
+        known
     }
 
     /// Notes where a stretch ends.
-    fn end(&self, line: &Arc<Line>, end: u64) {
-        if line.round.is_some()
-            && let Some(place) = self.lock().lines.get_mut(line)
+    fn end(&self, line: &Known, end: u64) {
+        if line.is_round
+            && let Some(place) = self.lock().lines.get_mut(&line.number)
         {
             place.end = Some(end);
         }
     }
 
     /// Whether a stretch is known to end before this batch.
-    pub(crate) fn is_over(&self, line: &Arc<Line>, batch: u64) -> bool {
-        let end = self.lock().lines.get(line).and_then(|place| place.end);
+    pub(crate) fn is_over(&self, line: &Known, batch: u64) -> bool {
+        let end = self.lock().lines.get(&line.number).and_then(|place| place.end);
         end.is_some_and(|end| batch >= end)
     }
 
     /// A stretch that is here.
-    pub(crate) fn get(&self, line: &Arc<Line>, stretch: u64) -> Option<Rows> {
-        self.lock().lines.get(line)?.rows.get(&stretch).cloned()
+    pub(crate) fn get(&self, line: &Known, stretch: u64) -> Option<Rows> {
+        self.lock().lines.get(&line.number)?.rows.get(&stretch).cloned()
     }
 
     /// Somebody who makes the stretch, or will soon.
-    pub(crate) fn find(&self, line: &Arc<Line>, stretch: u64) -> Option<Arc<Production>> {
+    pub(crate) fn find(&self, line: &Known, stretch: u64) -> Option<Arc<Production>> {
         let inner = self.lock();
-        let productions = inner.lines.get(line)?.productions.iter().filter_map(Weak::upgrade);
+        let productions =
+            inner.lines.get(&line.number)?.productions.iter().filter_map(Weak::upgrade);
         let mut covering = productions.filter(|one| one.covers(stretch));
         // One that is being driven at this moment has not passed it, as far as anyone can tell.
         covering.find(|one| {
@@ -205,30 +240,29 @@ impl Shelf {
     }
 
     /// Says that a window is being made.
-    pub(crate) fn announce(&self, line: &Arc<Line>, production: &Arc<Production>) {
+    pub(crate) fn announce(&self, line: &Known, production: &Arc<Production>) {
         let mut inner = self.lock();
-        let place = inner.lines.entry(Arc::clone(line)).or_default();
+        let place = inner.lines.entry(line.number).or_default();
         place.productions.push(Arc::downgrade(production));
     }
 
     /// Keeps a stretch, if several jobs may ask for it.
-    fn put(&self, line: &Arc<Line>, stretch: u64, rows: &Rows) {
+    fn put(&self, line: &Known, stretch: u64, rows: &Rows) {
         let bytes = rows.bytes();
-        if bytes > self.most {
+        if bytes > self.most || !line.is_shared() {
             return;
         }
         let mut inner = self.lock();
-        let shared = |place: &&mut Place| line.round.is_some() || place.jobs.len() > 1;
-        let Some(place) = inner.lines.get_mut(line).filter(shared) else { return };
+        let Some(place) = inner.lines.get_mut(&line.number) else { return };
         if place.rows.insert(stretch, rows.clone()).is_some() {
             return;
         }
-        inner.order.push_back((Arc::clone(line), stretch));
+        inner.order.push_back((line.number, stretch));
         inner.bytes += bytes;
         while inner.bytes > self.most
             && let Some((line, stretch)) = inner.order.pop_front()
         {
-            inner.remove(&line, stretch);
+            inner.remove(line, stretch);
         }
     }
 
@@ -239,19 +273,19 @@ impl Shelf {
 }
 
 impl Inner {
-    fn remove(&mut self, line: &Arc<Line>, stretch: u64) {
-        let rows = self.lines.get_mut(line).and_then(|place| place.rows.remove(&stretch));
+    fn remove(&mut self, line: u64, stretch: u64) {
+        let rows = self.lines.get_mut(&line).and_then(|place| place.rows.remove(&stretch));
         self.bytes -= rows.map_or(0, |rows| rows.bytes());
     }
 
     /// Lets go of all that is kept of a line.
-    fn clear(&mut self, line: &Arc<Line>) {
-        let Some(place) = self.lines.get_mut(line) else { return };
+    fn clear(&mut self, line: u64) {
+        let Some(place) = self.lines.get_mut(&line) else { return };
         if place.rows.is_empty() {
             return;
         }
         let kept = std::mem::take(&mut place.rows);
         self.bytes -= kept.values().map(Rows::bytes).sum::<usize>();
-        self.order.retain(|(other, _)| !Arc::ptr_eq(other, line));
+        self.order.retain(|(other, _)| *other != line);
     }
 }

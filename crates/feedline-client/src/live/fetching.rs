@@ -99,7 +99,7 @@ impl Fetcher {
                 reachable.idle -= 1;
                 return Some(fetching);
             }
-            let waited = self.shared.changed.wait_timeout(inner, IDLE);
+            let waited = self.shared.work.wait_timeout(inner, IDLE);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -201,6 +201,8 @@ impl Fetcher {
         if let Err(error) = connection.request(&ask.encode()) {
             return Ended::Gone(error);
         }
+        // With `bucket` a step is a batch of the stretch.
+        let mut expected = if self.shared.settings.sorted { ask.from } else { ask.first };
         loop {
             let Some(room) = self.wait_for_room(&coming.keys) else { return Ended::Done };
             let mut portions = Vec::new();
@@ -217,7 +219,15 @@ impl Fetcher {
                         ended = Some(Ended::Done);
                         break;
                     }
-                    Ok(Next::Stretch(stretch)) => self.finished(ask, stretch),
+                    Ok(Next::Stretch(stretch)) if stretch.step != expected => {
+                        let wrong = format!("step {} came instead of {expected}", stretch.step);
+                        ended = Some(Ended::Gone(Error::Service(wrong)));
+                        break;
+                    }
+                    Ok(Next::Stretch(stretch)) => {
+                        expected += 1;
+                        self.finished(ask, stretch)
+                    }
                     Err(error) => match self.failed(connection, error) {
                         Ok(step) => step,
                         Err(gone) => {
@@ -290,6 +300,7 @@ impl Fetcher {
         let mut inner = self.shared.lock();
         let inner = &mut *inner;
         inner.refusals.remove(&self.worker);
+        let mut brought = Vec::with_capacity(portions.len());
         for ((epoch, window, number), steps, end) in portions {
             let stream = inner.streams.get_mut(&(epoch, window));
             let Some(stream) = stream.filter(|stream| stream.number == number) else { continue };
@@ -303,11 +314,11 @@ impl Fetcher {
             let offset = Offset(stream.next);
             stream.next += steps.len() as u64;
             let incarnation = stream.fetch.incarnation;
-            let data = Data { incarnation, epoch, window, offset, steps, end };
-            inner.client.set_fetch_p99(inner.slow as u64);
-            inner.settle_ahead(self.shared.settings.memory);
-            inner.client.data(self.shared.now(), self.worker, data);
+            brought.push(Data { incarnation, epoch, window, offset, steps, end });
         }
+        inner.client.set_fetch_p99(inner.slow as u64);
+        inner.settle_ahead(self.shared.settings.memory);
+        inner.client.data_of_several(self.shared.now(), self.worker, brought);
         self.shared.pump(inner);
     }
 }

@@ -30,13 +30,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The most windows that are fetched together.
-const MOST_JOINED: usize = 64;
+const MOST_JOINED: usize = 256;
 
 /// The most windows that are held: the dispatcher grants no more.
 const MOST_HELD: usize = 256;
 
 /// How long the dispatcher takes to answer, at most, nearly always.
-const SOON: Duration = Duration::from_millis(10);
+const SOON: Duration = Duration::from_millis(50);
 
 /// What is fetched, and with how much memory.
 #[derive(Clone, Debug)]
@@ -139,8 +139,10 @@ struct Shared {
     inner: Mutex<Inner>,
     /// Something is there for the trainer.
     arrived: Condvar,
-    /// Something changed for a stream, or there is another one to be served.
+    /// Something changed for a stream.
     changed: Condvar,
+    /// There is another stream to be served.
+    work: Condvar,
     /// There is something to say to the dispatcher.
     speak: Condvar,
     /// Where payloads are received.
@@ -191,6 +193,18 @@ struct Fetching {
     windows: Vec<(Window, u64)>,
     /// Whether all of each is wanted, so that another can follow.
     whole: bool,
+}
+
+/// What became of a fetch.
+enum Fetched {
+    /// A stream goes on.
+    GoesOn,
+    /// It comes with others.
+    Joined,
+    /// Somebody has to serve it.
+    Begins,
+    /// Somebody has to serve it, and whoever did no longer does.
+    BeginsAnew,
 }
 
 /// A window that is being fetched.
@@ -246,6 +260,7 @@ impl Live {
             inner: Mutex::new(inner),
             arrived: Condvar::new(),
             changed: Condvar::new(),
+            work: Condvar::new(),
             speak: Condvar::new(),
             pool,
         });
@@ -321,6 +336,7 @@ impl Drop for Live {
         // Whoever is about to wait looks at `closing` under this lock.
         let fetchers = std::mem::take(&mut self.shared.lock().fetchers);
         self.shared.changed.notify_all();
+        self.shared.work.notify_all();
         self.shared.speak.notify_all();
         for thread in self.threads.drain(..).chain(fetchers) {
             let _ = thread.join();
@@ -350,8 +366,15 @@ impl Shared {
                     self.speak.notify_one();
                 }
                 Action::Fetch { worker, fetch } => {
-                    inner.fetch(worker, fetch, self.settings.joins());
-                    self.changed.notify_all();
+                    match inner.fetch(worker, fetch, self.settings.joins()) {
+                        Fetched::GoesOn => self.changed.notify_all(),
+                        Fetched::Joined => {}
+                        Fetched::Begins => self.work.notify_all(),
+                        Fetched::BeginsAnew => {
+                            self.work.notify_all();
+                            self.changed.notify_all();
+                        }
+                    }
                 }
                 out @ (Action::Deliver { .. } | Action::EndOfEpoch(_) | Action::Fail(_)) => {
                     inner.outbox.push_back(out);
@@ -431,7 +454,7 @@ impl Shared {
 
 impl Inner {
     /// Takes up a fetch: lets the stream go on that stands there, or begins another.
-    fn fetch(&mut self, worker: WorkerId, fetch: Fetch, joins: bool) {
+    fn fetch(&mut self, worker: WorkerId, fetch: Fetch, joins: bool) -> Fetched {
         let until = fetch.from.0.saturating_add(fetch.most);
         let key = (fetch.epoch, fetch.window);
         if let Some(stream) = self.streams.get_mut(&key)
@@ -440,15 +463,15 @@ impl Inner {
             && stream.next == fetch.from.0
         {
             (stream.until, stream.since) = (until, Instant::now());
-            return;
+            return Fetched::GoesOn;
         }
         self.opened += 1;
         let (number, next, since) = (self.opened, fetch.from.0, Instant::now());
-        if self.streams.insert(key, Stream { number, worker, fetch, next, until, since }).is_some()
-        {
-            self.totals.failures += 1;
-        }
-        let Some(reachable) = self.workers.get_mut(&worker) else { return };
+        let stream = Stream { number, worker, fetch, next, until, since };
+        let anew = self.streams.insert(key, stream).is_some();
+        self.totals.failures += u64::from(anew);
+        let begins = if anew { Fetched::BeginsAnew } else { Fetched::Begins };
+        let Some(reachable) = self.workers.get_mut(&worker) else { return begins };
         let (_, windows) = self.client.cut_of(fetch.epoch);
         let whole = joins && until >= windows.steps_of(fetch.window);
         let follows = |last: &&mut Fetching| {
@@ -456,14 +479,16 @@ impl Inner {
             last.whole && last.epoch == fetch.epoch && next == Some(fetch.window)
         };
         let last = reachable.queue.back_mut().filter(|_| fetch.from.0 == 0).filter(follows);
-        match last.filter(|last| last.windows.len() < MOST_JOINED) {
+        match last.filter(|last| last.windows.len() < MOST_JOINED && !anew) {
             Some(last) => {
                 last.windows.push((fetch.window, number));
                 last.whole = whole;
+                Fetched::Joined
             }
             None => {
                 let windows = vec![(fetch.window, number)];
                 reachable.queue.push_back(Fetching { epoch: fetch.epoch, windows, whole });
+                begins
             }
         }
     }

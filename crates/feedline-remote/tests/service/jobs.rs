@@ -18,8 +18,9 @@ fn jobs_that_compute_the_same_share_the_work() {
     let pipeline = open(plan, &fixtures).unwrap();
     let names: Vec<String> = (0..4).map(|_| service.name()).collect();
     let seen: Vec<Vec<u64>> = std::thread::scope(|scope| {
-        let job = |name: &str| {
-            let job = job(name, Order::Exact);
+        // However each of them cuts its windows.
+        let job = |(name, window): (&String, u64)| {
+            let job = Job { window, ..job(name, Order::Exact) };
             let run = service.start(&pipeline, &fixtures, None, job, options(0, 1));
             scope.spawn(move || {
                 let mut run = run.unwrap();
@@ -30,7 +31,7 @@ fn jobs_that_compute_the_same_share_the_work() {
                 seen
             })
         };
-        let jobs: Vec<_> = names.iter().map(|name| job(name)).collect();
+        let jobs: Vec<_> = names.iter().zip(1..).map(job).collect();
         jobs.into_iter().map(|job| job.join().unwrap()).collect()
     });
     for one in &seen {

@@ -61,7 +61,9 @@ simulate: ## run the service's protocol through 1,000,000 simulated runs: make s
 		cargo test $(LOCKED) -p feedline-dispatcher --no-default-features --test simulation exactly_once
 
 .PHONY: chaos
-chaos: setup ## kill 1,000 workers, 200 dispatchers and 200 clients, and count every sample: make chaos KILLS=…
+chaos: setup ## kill 1,000 workers, 200 dispatchers and 200 clients, cut 600 links, stop 200 workers, and count every sample: make chaos KILLS=… CUTS=… STOPS=…
+	FEEDLINE_CUTS=$(or $(CUTS),300) cargo test $(LOCKED) -p feedline-remote --test service rough -- --nocapture
+	FEEDLINE_STOPS=$(or $(STOPS),200) cargo test $(LOCKED) -p feedline-cli --test stopped -- --nocapture
 	FEEDLINE_KILLS=$(or $(KILLS),1000,200,200) python -m pytest python/tests/test_chaos.py -s
 
 .PHONY: fuzz

@@ -41,6 +41,7 @@ targets! {
     any_bytes_are_a_stretch_or_are_refused: "stretch", 20_000;
     a_server_takes_whatever_a_client_says: "served", 500;
     a_client_takes_whatever_a_server_says: "received", 500;
+    a_client_that_shares_memory_takes_whatever_a_server_says: "borrowed", 500;
     any_bytes_are_a_message_or_are_refused: "message", 20_000;
     a_dispatcher_takes_whatever_is_said: "conversation", 10_000;
     any_bytes_are_a_journal_or_are_refused: "journal", 2_000;

@@ -384,7 +384,7 @@ impl<B> Client<B> {
 
     /// The connection to a worker is gone.
     pub fn worker_gone(&mut self, now: Millis, worker: WorkerId) {
-        self.workers.failed(now, worker, self.config.stall());
+        self.workers.gone(now, worker, self.config.stall());
         for held in self.held.values_mut() {
             if held.asked.is_some_and(|asked| asked.worker == worker) {
                 held.fail();
@@ -722,7 +722,7 @@ impl<B> Client<B> {
         for held in self.held.values_mut() {
             let late = held.gives_up_at(stall).is_some_and(|at| now >= at);
             if let Some(asked) = held.asked.filter(|_| late) {
-                self.workers.failed(now, asked.worker, stall);
+                self.workers.late(now, asked.worker, stall);
                 held.fail();
                 held.late += 1;
                 self.settled = false;

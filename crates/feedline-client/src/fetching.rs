@@ -90,13 +90,38 @@ impl<B> Held<B> {
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     known: Vec<WorkerId>,
-    /// Until when a worker is not asked, and how often it has failed since it last delivered.
-    suspect: BTreeMap<WorkerId, (Millis, u32)>,
+    suspect: BTreeMap<WorkerId, Suspicion>,
+}
+
+/// Why a worker is left alone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Suspicion {
+    until: Millis,
+    /// How often it has failed since it last delivered.
+    failures: u32,
+    /// Whether it may be at work still: it took too long, and was not gone.
+    late: bool,
+}
+
+impl Suspicion {
+    /// Notes a failure; false if it was known, since several windows may have waited for the worker.
+    fn fail(&mut self, now: Millis, pause: Millis, most: Millis) -> bool {
+        let new = self.until <= now;
+        if new {
+            let pause = pause.saturating_mul(1 << self.failures.min(16)).min(most);
+            self.until = now.saturating_add(pause);
+            self.failures += 1;
+            self.late = false;
+        }
+        new
+    }
 }
 
 impl Workers {
     /// A worker that failed once is left alone for so long, and twice as long each time after.
     const PAUSE: Millis = 50;
+    /// One that took too long is left alone for at most so many times as long as it was waited for.
+    const LONGEST: u64 = 16;
 
     pub(crate) fn set(&mut self, known: &[WorkerId]) {
         self.known = known.to_vec();
@@ -107,14 +132,22 @@ impl Workers {
         self.known.len()
     }
 
-    /// A worker has failed: it is left alone for a while, `most` at most.
-    pub(crate) fn failed(&mut self, now: Millis, worker: WorkerId, most: Millis) {
-        let (until, failures) = self.suspect.entry(worker).or_default();
-        // Several windows may have waited for it: that is one failure.
-        if *until <= now {
-            *until = now + (Self::PAUSE << (*failures).min(16)).min(most);
-            *failures += 1;
+    /// A worker is gone: it is left alone for a while, `most` at most.
+    pub(crate) fn gone(&mut self, now: Millis, worker: WorkerId, most: Millis) {
+        let suspicion = self.suspect.entry(worker).or_default();
+        if suspicion.late {
+            // So that is why. It may be back sooner than one that is stuck.
+            *suspicion = Suspicion::default();
         }
+        suspicion.fail(now, Self::PAUSE, most);
+    }
+
+    /// A worker took longer than `patience`. It is left alone for at least as long, so that one that
+    /// stands still costs ever less; unless all are so.
+    pub(crate) fn late(&mut self, now: Millis, worker: WorkerId, patience: Millis) {
+        let suspicion = self.suspect.entry(worker).or_default();
+        suspicion.late =
+            suspicion.fail(now, patience, patience.saturating_mul(Self::LONGEST)) || suspicion.late;
     }
 
     /// A worker has delivered.
@@ -130,20 +163,28 @@ impl Workers {
         number: u64,
         last: Option<WorkerId>,
     ) -> Option<WorkerId> {
-        let trusted =
-            |worker: &&WorkerId| self.suspect.get(worker).is_none_or(|(until, _)| *until <= now);
-        if let Some(last) = last.filter(|last| self.known.contains(last) && trusted(&last)) {
+        let trusted = |worker: &WorkerId| self.until(*worker) <= now;
+        if let Some(last) = last.filter(|last| self.known.contains(last) && trusted(last)) {
             return Some(last);
         }
-        let count = self.known.iter().filter(trusted).count() as u64;
-        let at = number.checked_rem(count)?;
-        self.known.iter().filter(trusted).nth(at as usize).copied()
+        let mut able: Vec<WorkerId> = self.known.iter().copied().filter(trusted).collect();
+        if able.is_empty() {
+            // If all are slow, one of them has to be waited for.
+            let late = |worker: &WorkerId| self.suspect.get(worker).is_some_and(|one| one.late);
+            able = self.known.iter().copied().filter(late).collect();
+        }
+        let at = number.checked_rem(able.len() as u64)?;
+        able.get(at as usize).copied()
+    }
+
+    /// Until when a worker is left alone.
+    fn until(&self, worker: WorkerId) -> Millis {
+        self.suspect.get(&worker).map_or(0, |one| one.until)
     }
 
     /// From when on somebody can be asked.
     pub(crate) fn ready_at(&self) -> Option<Millis> {
-        let until = |worker: &WorkerId| self.suspect.get(worker).map_or(0, |(until, _)| *until);
-        self.known.iter().map(until).min()
+        self.known.iter().map(|worker| self.until(*worker)).min()
     }
 }
 
@@ -157,23 +198,47 @@ mod tests {
         let mut workers = Workers::default();
         assert_eq!(workers.choose(0, 3, None), None);
         workers.set(&[one, two]);
-        workers.failed(0, one, 1_000);
-        workers.failed(0, one, 1_000);
+        workers.gone(0, one, 1_000);
+        workers.gone(0, one, 1_000);
         assert_eq!(
             (workers.choose(49, 0, None), workers.choose(50, 0, None)),
             (Some(two), Some(one))
         );
-        workers.failed(50, one, 1_000);
-        workers.failed(60, two, 1_000);
+        workers.gone(50, one, 1_000);
+        workers.gone(60, two, 1_000);
         assert_eq!((workers.choose(70, 0, None), workers.ready_at()), (None, Some(110)));
         assert_eq!(
             (workers.choose(110, 0, None), workers.choose(150, 0, None)),
             (Some(two), Some(one))
         );
         workers.delivered(one);
-        workers.failed(200, one, 1_000);
+        workers.gone(200, one, 1_000);
         assert_eq!(workers.choose(250, 0, None), Some(one), "what it delivered counts for it");
-        (0..20).for_each(|at| workers.failed(300 + at * 2_000, one, 1_000));
+        (0..20).for_each(|at| workers.gone(300 + at * 2_000, one, 1_000));
         assert_eq!(workers.choose(300 + 19 * 2_000 + 1_000, 0, None), Some(one));
+    }
+
+    #[test]
+    fn who_takes_too_long_is_left_alone_for_as_long_unless_all_do() {
+        let (one, two) = (WorkerId(1), WorkerId(2));
+        let mut workers = Workers::default();
+        workers.set(&[one, two]);
+        workers.late(1_000, one, 1_000);
+        assert_eq!(workers.choose(1_000, 0, None), Some(two));
+        assert_eq!(workers.choose(1_999, 0, None), Some(two));
+        assert_eq!(workers.choose(2_000, 0, None), Some(one), "as long as it was waited for");
+        workers.late(3_000, one, 1_000);
+        assert_eq!(workers.choose(4_999, 0, None), Some(two), "and twice as long the next time");
+        workers.late(4_000, two, 1_000);
+        assert_eq!(workers.choose(4_500, 0, None), Some(one), "somebody has to be asked");
+        assert_eq!(workers.choose(4_500, 1, None), Some(two));
+        workers.delivered(two);
+        assert_eq!(workers.choose(4_500, 0, None), Some(two));
+        workers.gone(4_600, one, 1_000);
+        workers.late(4_600, two, 1_000);
+        assert_eq!(workers.choose(4_600, 0, None), Some(two), "one that is gone is not asked");
+        assert_eq!(workers.ready_at(), Some(4_650));
+        (0..40).for_each(|at| workers.late(10_000 + at * 100_000, one, 1_000));
+        assert_eq!(workers.choose(10_000 + 39 * 100_000 + 16_000, 0, None), Some(one));
     }
 }

@@ -55,8 +55,9 @@ impl Store for Memory {
     }
 }
 
-/// Reads a file's first samples through each of these pipelines.
-fn read(name: &str, bytes: &[u8], plans: &[&str]) {
+/// Reads a file's first samples through each of these pipelines; how many it had in all.
+fn read(name: &str, bytes: &[u8], plans: &[&str]) -> usize {
+    let mut samples = 0;
     let path = format!("/memory/{name}");
     for plan in plans {
         let store = Memory { path: PathBuf::from(&path), bytes: bytes.to_vec() };
@@ -67,8 +68,10 @@ fn read(name: &str, bytes: &[u8], plans: &[&str]) {
         for batch in plain.take(4) {
             let Some(batch) = ended(batch) else { break };
             came_to(format!("{} rows", batch.rows > 0));
+            samples += batch.rows;
         }
     }
+    samples
 }
 
 /// All files below the folder of this name.
@@ -92,7 +95,7 @@ fn files(folder: &str, ending: &str) -> Vec<Vec<u8>> {
 
 /// A NumPy array.
 pub fn npy(input: &[u8]) {
-    read("a.npy", input, &["npy path=$FILE", "npy path=$FILE rows=true"]);
+    let _ = read("a.npy", input, &["npy path=$FILE", "npy path=$FILE rows=true"]);
 }
 
 /// Arrays of all types.
@@ -102,7 +105,7 @@ pub fn npy_corpus() -> Vec<Vec<u8>> {
 
 /// An archive of NumPy arrays.
 pub fn npz(input: &[u8]) {
-    read("a.npz", input, &["npy path=$FILE", "npy path=$FILE fields={\"x\":\"*.npz\"}"]);
+    let _ = read("a.npz", input, &["npy path=$FILE", "npy path=$FILE fields={\"x\":\"*.npz\"}"]);
 }
 
 /// Archives, stored and deflated.
@@ -112,7 +115,7 @@ pub fn npz_corpus() -> Vec<Vec<u8>> {
 
 /// A scan.
 pub fn nifti(input: &[u8]) {
-    read("a.nii", input, &["nifti path=$FILE", "nifti path=$FILE channel=true"]);
+    let _ = read("a.nii", input, &["nifti path=$FILE", "nifti path=$FILE channel=true"]);
 }
 
 /// Masks, and scans that were unpacked.
@@ -122,7 +125,7 @@ pub fn nifti_corpus() -> Vec<Vec<u8>> {
 
 /// A packed scan.
 pub fn nifti_gz(input: &[u8]) {
-    read("a.nii.gz", input, &["nifti path=$FILE"]);
+    let _ = read("a.nii.gz", input, &["nifti path=$FILE"]);
 }
 
 /// Packed scans.
@@ -132,7 +135,7 @@ pub fn nifti_gz_corpus() -> Vec<Vec<u8>> {
 
 /// An Arrow file.
 pub fn arrow(input: &[u8]) {
-    read("a.arrow", input, &["arrow path=$FILE", "arrow path=$FILE | batch size=2"]);
+    let _ = read("a.arrow", input, &["arrow path=$FILE", "arrow path=$FILE | batch size=2"]);
 }
 
 /// Arrow files of all sorts of columns.
@@ -168,4 +171,27 @@ pub fn picture_corpus() -> Vec<Vec<u8>> {
         corpus.push(encode_jpeg(2, 17, 9, sampling));
     }
     corpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_corpora_is_read() {
+        let corpora = [
+            ("a.npy", "npy path=$FILE", npy_corpus()),
+            ("a.npz", "npy path=$FILE", npz_corpus()),
+            ("a.nii", "nifti path=$FILE", nifti_corpus()),
+            ("a.nii.gz", "nifti path=$FILE", nifti_gz_corpus()),
+            ("a.arrow", "arrow path=$FILE", arrow_corpus()),
+        ];
+        for (name, plan, corpus) in corpora {
+            assert!(corpus.len() >= 3, "{name}: {} files", corpus.len());
+            for bytes in corpus {
+                assert!(read(name, &bytes, &[plan]) > 0, "{name} of {} bytes", bytes.len());
+                assert_eq!(read(name, &bytes[..bytes.len() / 2], &[plan]), 0, "half of {name}");
+            }
+        }
+    }
 }

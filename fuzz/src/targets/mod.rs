@@ -39,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     target("stretch", frames::stretch, frames::stretch_corpus),
     target("served", stream::served, stream::served_corpus),
     target("received", stream::received, stream::received_corpus),
+    target("borrowed", stream::borrowed, stream::borrowed_corpus),
     target("message", control::message, control::message_corpus),
     target("conversation", control::conversation, control::conversation_corpus),
     target("journal", journal::journal, journal::journal_corpus),

@@ -20,6 +20,9 @@ const LOOK_UP: Duration = Duration::from_millis(100);
 /// The most steps that are handed to the core at once.
 const TOGETHER: usize = 64;
 
+/// How many milliseconds a step may take, as long as little is known.
+const FIRST_GUESS: f64 = 300.0;
+
 /// Which stream a thread serves.
 type Key = (Epoch, Window, u64);
 
@@ -308,8 +311,7 @@ impl Fetcher {
             let bytes: usize = good.map(Rows::bytes).sum();
             inner.came = (inner.came.0 + bytes as u64, inner.came.1 + steps.len() as u64);
             let gap = stream.since.elapsed().as_secs_f64() * 1e3;
-            inner.slow =
-                if gap > inner.slow { gap } else { inner.slow - (inner.slow - gap) / 512.0 };
+            inner.slow = nearly_always(inner.slow, gap);
             stream.since = Instant::now();
             let offset = Offset(stream.next);
             stream.next += steps.len() as u64;
@@ -358,5 +360,32 @@ impl Coming {
                 _ => portions.push((key, Vec::new(), true)),
             }
         }
+    }
+}
+
+/// How long a step takes at most, nearly always, once one more took `gap` milliseconds. One alone
+/// says little, since its link may have been cut: it at most doubles what was thought.
+fn nearly_always(slow: f64, gap: f64) -> f64 {
+    match gap > slow {
+        true => gap.min((slow * 2.0).max(FIRST_GUESS)),
+        false => slow - (slow - gap) / 512.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_long_wait_is_soon_forgotten_and_many_are_believed() {
+        let after = |gaps: &[f64]| gaps.iter().fold(0.0, |slow, gap| nearly_always(slow, *gap));
+        assert_eq!(after(&[20.0, 30_000.0]), FIRST_GUESS, "a cut link is no slow step");
+        assert_eq!(after(&[5_000.0; 8]), 5_000.0, "all are slow");
+        let mostly: Vec<f64> =
+            (0..100_000).map(|at| if at % 50 == 0 { 400.0 } else { 10.0 }).collect();
+        assert!(after(&mostly) > 300.0, "two in a hundred");
+        let hardly: Vec<f64> =
+            (0..100_000).map(|at| if at % 5_000 == 0 { 400.0 } else { 10.0 }).collect();
+        assert!(after(&[&hardly[..], &[10.0; 4_000]].concat()) < 20.0, "two in ten thousand");
     }
 }

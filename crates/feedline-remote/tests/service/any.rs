@@ -1,11 +1,12 @@
 //! With order any, windows go to whoever asks: each sample exactly once, over all clients.
 
-use crate::{Service, job, next, options};
+use crate::{PATIENCE, Service, job, next, options};
 use feedline_core::Batch;
 use feedline_remote::{Remote, merge_states};
 use feedline_testkit::{Fixtures, open};
 use feedline_wire::Order;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 pub(crate) fn count(counts: &mut BTreeMap<u64, u32>, batch: &Batch) {
     for index in batch.indices.as_ref().unwrap() {
@@ -77,12 +78,23 @@ fn a_client_goes_on_where_it_was_saved_and_merged_states_on_any_number() {
         }
     }
     // All of them, on another number; what was delivered after saving never happened.
-    let states: Vec<String> = runs.iter().map(|run| run.state().unwrap()).collect();
+    let begun = Instant::now();
+    let merged = loop {
+        let states: Vec<String> = runs.iter().map(|run| run.state().unwrap()).collect();
+        match merge_states(&states) {
+            Ok(merged) => break merged,
+            // Until both have heard from the dispatcher since one of them came back.
+            Err(error) => {
+                assert!(error.to_string().contains("take another checkpoint"), "{error}");
+                assert!(begun.elapsed() < PATIENCE, "{error}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    };
     for run in &mut runs {
         next(run).unwrap();
     }
     drop(runs);
-    let merged = merge_states(&states).unwrap();
     let mut runs: Vec<Remote> = (0..3).map(|rank| start(Some(&merged), rank, 3)).collect();
     epoch(&mut runs, &mut counts);
     assert_eq!(counts.len(), 101);

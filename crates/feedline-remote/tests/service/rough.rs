@@ -1,31 +1,39 @@
-//! Links that are cut, swallow, delay, reset and flip bits: every epoch is complete and exact.
+//! Links that are cut, swallow, delay, reset and flip bits, and workers that nobody understands: every
+//! epoch is complete and exact.
 //!
 //! ```text
 //!  client ──proxy──► dispatcher ◄──proxy── worker
 //!     └───────────────proxy────────────────► ▲
 //! ```
 
-use crate::{Control, PATIENCE, job, next, options};
+use crate::{Control, PATIENCE, Service, job, next, options};
 use feedline_core::{Batch, Position, Store};
 use feedline_dispatcher::Dispatcher;
 use feedline_engine::{Next, Run};
 use feedline_ops::Pipeline;
-use feedline_remote::Remote;
+use feedline_remote::{Job, Remote};
 use feedline_store::LocalStore;
 use feedline_testkit::proxy::{Conduct, Proxy};
 use feedline_testkit::{Coins, Fixtures, open};
 use feedline_wire::Order;
+use feedline_wire::control::{self, Beat, Control as _, WorkerKey};
+use feedline_wire::frame::{Header, Kind};
 use feedline_wire::stream::Address;
 use feedline_worker::Worker;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
 /// How often links are disturbed in each test.
 fn cuts() -> u64 {
-    std::env::var("FEEDLINE_CUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
+    number("FEEDLINE_CUTS", 20)
 }
 
 /// A dispatcher and workers, between which and whose clients there is nothing but proxies.
@@ -115,7 +123,7 @@ fn millis(coins: &mut Coins, from: u64, to: u64) -> Duration {
 
 /// Disturbs one link after another, and leaves all of them healed.
 fn disturb(links: &[Proxy], seed: u64, over: &AtomicBool) {
-    let mut coins = Coins::new(seed);
+    let mut coins = Coins::new(number("FEEDLINE_SEED", seed));
     let good = Conduct::GOOD;
     for cut in 0..cuts() {
         std::thread::sleep(millis(&mut coins, 10, 120));
@@ -133,8 +141,10 @@ fn disturb(links: &[Proxy], seed: u64, over: &AtomicBool) {
             }
         };
         link.set(conduct);
-        std::thread::sleep(match cut % 5 {
-            4 => millis(&mut coins, 1_000, 1_800),
+        std::thread::sleep(match cut % 50 {
+            // Only where there are many.
+            49 => millis(&mut coins, 5_000, 15_000),
+            cut if cut % 5 == 4 => millis(&mut coins, 1_000, 1_800),
             _ => millis(&mut coins, 30, 400),
         });
         link.set(good);
@@ -288,4 +298,77 @@ fn flipped_bits_never_become_data() {
     assert!(client.stats().failures > 0, "flips were noticed");
     let carried = rough.carried();
     println!("{flips} bits flipped in {batches} batches; longest wait {longest:.1?}; {carried}");
+}
+
+/// A worker of a release to come: it beats as others do, and greets in a version that nobody knows.
+struct Newer {
+    over: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Newer {
+    fn start(control: Arc<Control>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let worker = control::Worker {
+            key: WorkerKey(1),
+            name: "newer".into(),
+            addresses: vec![listener.local_addr().unwrap().to_string()],
+            version: "9.0.0".into(),
+            cores: 1,
+            draining: false,
+        };
+        let beat = Beat { worker, busy: 0.0, memory: 0, connections: 0, jobs: vec![] };
+        control.beat(&beat).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&over);
+        let beats = std::thread::spawn(move || {
+            while !done.load(Ordering::SeqCst) {
+                control.beat(&beat).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let done = Arc::clone(&over);
+        listener.set_nonblocking(true).unwrap();
+        let greets = std::thread::spawn(move || {
+            while !done.load(Ordering::SeqCst) {
+                let Ok((mut socket, _)) = listener.accept() else {
+                    std::thread::sleep(Duration::from_millis(5));
+                    continue;
+                };
+                let mut hello = Header::new(Kind::Hello, 0, &[]).encode();
+                hello[4] = 9;
+                // Whoever does not understand it may be gone.
+                let _ = socket.write_all(&hello);
+            }
+        });
+        Self { over, threads: vec![beats, greets] }
+    }
+}
+
+impl Drop for Newer {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
+#[test]
+fn a_worker_of_another_version_is_left_aside_and_named_if_there_is_no_other() {
+    let fixtures = Fixtures::new();
+    let pipeline = open("range count=40 | shuffle | batch size=4", &fixtures).unwrap();
+    let mut service = Service::new(0);
+    let _newer = Newer::start(service.control());
+    let impatient = Job { patience: Duration::from_secs(1), ..job("alone", Order::Exact) };
+    let mut run = service.start(&pipeline, &fixtures, None, impatient, options(0, 1)).unwrap();
+    let error = next(&mut run).unwrap_err().to_string();
+    assert!(error.contains("a frame of version 9; known is 1"), "{error}");
+    service.add();
+    let job = job("both", Order::Exact);
+    let mut run = service.start(&pipeline, &fixtures, None, job, options(0, 1)).unwrap();
+    let mut seen: Vec<u64> = Vec::new();
+    while let Some(batch) = next(&mut run).unwrap() {
+        seen.extend(batch.indices.unwrap());
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..40).collect::<Vec<_>>());
 }

@@ -62,6 +62,10 @@ impl Catalogue {
         entries.insert(id.clone(), Entry::Opening);
         drop(entries);
         let opened = self.open(id).map(Arc::new);
+        match &opened {
+            Ok(_) => tracing::info!(dataset = %id.0, "opened a dataset"),
+            Err(error) => tracing::warn!(dataset = %id.0, %error, "cannot open a dataset"),
+        }
         let entry = match &opened {
             Ok(opened) => Entry::Ready(Arc::clone(opened)),
             Err(error) => Entry::Failed(error.clone(), Instant::now()),

@@ -5,6 +5,7 @@
 mod any;
 mod exact;
 mod jobs;
+mod trust;
 
 use feedline_core::{Batch, Error, Result, Seed, Store};
 use feedline_dispatcher::Dispatcher;

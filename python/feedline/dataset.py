@@ -563,6 +563,10 @@ class Dataset:
         shared_memory: bool = True,
         local_from: str | None = None,
         rounds: bool = False,
+        token: str | os.PathLike[str] | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+        server_name: str | None = None,
     ) -> Distributed:
         """A loader whose samples are prepared by the workers of a service.
 
@@ -579,6 +583,13 @@ class Dataset:
         `local_from` names the first step that is taken here and not by workers: the last ones often
         make samples larger, and the results are equal. `rounds` deals the batches of `bucket` to the
         clients of a synchronous job so that in each step all of them have samples of one length class.
+
+        A service that asks for tokens gets the one in the file `token`, which is read again when it
+        changes. With `ca`, the authority that its certificates are signed by, everything goes over
+        TLS; `certificate` is a pair of files, the client's own certificate and its key, if the service
+        asks for one, and `server_name` the name in the servers' certificates if it is not their
+        hosts'. What is not given is taken from FEEDLINE_TOKEN_FILE, FEEDLINE_CA, FEEDLINE_CERTIFICATE,
+        FEEDLINE_CERTIFICATE_KEY and FEEDLINE_SERVER_NAME.
         """
         from .service import Distributed
 
@@ -598,6 +609,10 @@ class Dataset:
             shared_memory=shared_memory,
             local_from=local_from,
             rounds=rounds,
+            token=token,
+            ca=ca,
+            certificate=certificate,
+            server_name=server_name,
         )
 
     def save(

@@ -48,13 +48,12 @@ impl Used {
     }
 
     /// One bit for each window, as the network carries them.
-
+    #[must_use]
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
     /// The set of these bits, unless it is no cursor's.
-
     #[must_use]
     pub fn from_words(from: Window, mut words: Vec<u64>) -> Option<Self> {
         let length = (words.len() as u64).checked_mul(64).filter(|length| *length <= FURTHEST)?;

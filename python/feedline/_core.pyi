@@ -60,6 +60,7 @@ class Pipeline:
         shard: str | None,
         rows: int | None,
         given: dict[str, Any],
+        service: dict[str, Any] | None,
         tell: Callable[[int, int, int, int, int], None] | None,
     ) -> tuple[int, int, int, int, int, float]: ...
     def start_state(self, epoch: int, seed: int, rank: int, world: int) -> str: ...

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .loader import Loader
     from .saving import Saved
-    from .service import Distributed
+    from .service import Distributed, Visitation
 
 Size = int | Sequence[int]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -107,6 +107,12 @@ class Dataset:
             bounds.append(1.0)
         parts = zip(bounds, bounds[1:])
         return tuple(self._then("split", start=a, end=b, seed=seed) for a, b in parts)
+
+    def shard(self, index: int, of: int, by: str = "sample") -> Self:
+        """Keeps part `index` of `of` equal parts: every `of`-th sample, or, with `by="file"`, every
+        `of`-th file with all its samples. All parts together are everything.
+        """
+        return self._then("shard", index=index, of=of, by=by)
 
     def take(self, count: int) -> Self:
         """Keeps the first `count` samples of the order."""
@@ -552,7 +558,8 @@ class Dataset:
         *,
         job: str,
         order: Literal["exact", "any"] = "exact",
-        visitation: Literal["exactly-once", "at-most-once"] = "exactly-once",
+        visitation: Visitation = "exactly-once",
+        streams: int | None = None,
         consumer: int | None = None,
         consumers: int | None = None,
         seed: int = 0,
@@ -577,8 +584,13 @@ class Dataset:
         With `order="exact"` consumer i of n gets, bit for bit, what rank i of n gets locally, and the
         states of both fit each other. With `order="any"` batches go to whoever asks first; each sample
         is seen exactly once an epoch, over what the clients' checkpoints remember, or at most once if
-        `visitation` says so. `memory` bounds what is received ahead, `window` is the number of steps
-        that are dealt at a time, and after `timeout` seconds without a batch an error says what is
+        `visitation` says so. Visitation "per-worker" goes through all data once for each worker, in an
+        order of its own; "by-index" and "by-file" part the samples or the files between the workers,
+        each of which prepares its own part while it lives. `streams` is the number of such passes or
+        parts; a job of one consumer has as many as there are workers unless it is given.
+
+        `memory` bounds what is received ahead, `window` is the number of steps that are dealt at a
+        time, and after `timeout` seconds without a batch an error says what is
         waited for. On the same host batches come through shared memory, unless that is switched off.
         `local_from` names the first step that is taken here and not by workers: the last ones often
         make samples larger, and the results are equal. `rounds` deals the batches of `bucket` to the
@@ -599,6 +611,7 @@ class Dataset:
             job=job,
             order=order,
             visitation=visitation,
+            streams=streams,
             consumer=consumer,
             consumers=consumers,
             seed=seed,
@@ -626,6 +639,12 @@ class Dataset:
         threads: int | None = None,
         memory: int | str | None = None,
         progress: bool = True,
+        service: str | None = None,
+        timeout: float | None = None,
+        token: str | os.PathLike[str] | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+        server_name: str | None = None,
     ) -> Saved:
         """Computes an epoch and keeps its samples in a folder of Arrow files, which `fl.arrow` reads.
 
@@ -634,6 +653,11 @@ class Dataset:
         and a file that can be seen is whole. Several processes may save to one folder at once. The
         rows of batches are saved one by one, without those that `drop_last` leaves out and without
         padding. `progress` shows a line if stderr is a terminal.
+
+        `service` is the address of a dispatcher whose workers compute and write the files: the folder
+        must be the same place for them, and one that they may write to (`feedline worker --save-to`).
+        Workers may be lost and come; the call fails if none has been there for `timeout` seconds.
+        `token`, `ca`, `certificate` and `server_name` are those of `distribute`.
         """
         from .saving import save
 
@@ -647,6 +671,12 @@ class Dataset:
             threads=threads,
             memory=memory,
             progress=progress,
+            service=service,
+            timeout=timeout,
+            token=token,
+            ca=ca,
+            certificate=certificate,
+            server_name=server_name,
         )
 
     def __iter__(self) -> Iterator[Batch]:
@@ -721,7 +751,7 @@ class Dataset:
     def _index_is_its_own(self) -> bool:
         """Whether the field `index` is the samples' own: that of `fl.range`, untouched."""
         steps = [call["step"] for call in json.loads(self._json)["steps"]]
-        others = {"shuffle", "sample", "split", "take", "skip", "repeat", "batch", "on_error"}
+        others = {"shuffle", "sample", "split", "shard", "take", "skip", "repeat", "batch", "on_error"}
         return steps[0] == "range" and others.issuperset(steps[1:])
 
     def __copy__(self) -> Self:

@@ -47,6 +47,12 @@ def save(
     threads: int | None,
     memory: int | str | None,
     progress: bool,
+    service: str | None,
+    timeout: float | None,
+    token: str | os.PathLike[str] | None,
+    ca: str | os.PathLike[str] | None,
+    certificate: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None,
+    server_name: str | None,
 ) -> Saved:
     for name, value in {"rows": rows, "threads": threads}.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
@@ -55,6 +61,19 @@ def save(
             raise ValueError(f"{name}={value}; it must be at least 1, or None to be chosen")
     if rows is not None and shard is not None:
         raise ValueError("give shard (bytes of a file) or rows (rows of a file), not both")
+    if service is None and timeout is not None:
+        raise ValueError("timeout goes with service")
+    if service is not None and (threads is not None or memory is not None):
+        raise ValueError("threads and memory are for saving here; on a service its workers have their own")
+    if service is None and (token or ca or certificate or server_name):
+        raise ValueError("token, ca, certificate and server_name go with service")
+    where: dict[str, Any] | None = None
+    if service is not None:
+        from .service import trusted
+
+        shown = trusted(service, token, ca, certificate, server_name)
+        where = {"url": service, "timeout": timeout, **shown}
+        where = {name: value for name, value in where.items() if value is not None}
     options: dict[str, Any] = {"threads": threads, "memory": memory}
     options = {name: value for name, value in options.items() if value is not None}
     name = os.fspath(folder)
@@ -68,6 +87,7 @@ def save(
             None if shard is None else str(shard),
             rows,
             options,
+            where,
             line,
         )
     finally:

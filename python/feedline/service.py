@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .dataset import Dataset
 
 
+Visitation = Literal["exactly-once", "at-most-once", "per-worker", "by-index", "by-file"]
+
 # What the environment may say of other services.
 _TRUST = (
     "FEEDLINE_KEY_FILE",
@@ -38,7 +40,7 @@ _TRUST = (
 _own: set[str] = set()
 
 
-def _trusted(
+def trusted(
     url: str,
     token: str | os.PathLike[str] | None,
     ca: str | os.PathLike[str] | None,
@@ -78,7 +80,8 @@ class Distributed(Loader):
         *,
         job: str,
         order: Literal["exact", "any"] = "exact",
-        visitation: Literal["exactly-once", "at-most-once"] = "exactly-once",
+        visitation: Visitation = "exactly-once",
+        streams: int | None = None,
         consumer: int | None = None,
         consumers: int | None = None,
         seed: int = 0,
@@ -104,12 +107,13 @@ class Distributed(Loader):
             "name": job,
             "order": order,
             "visitation": visitation,
+            "streams": streams,
             "memory": memory,
             "window": window,
             "timeout": timeout,
             "shared_memory": shared_memory,
             "local_from": local_from,
-            **_trusted(url, token, ca, certificate, server_name),
+            **trusted(url, token, ca, certificate, server_name),
         }
         self.url = url
         self.job = job
@@ -135,6 +139,8 @@ class Distributed(Loader):
             return
         if "checkpoint" in state:
             epoch = int(state["checkpoint"]["cursor"]["epoch"])
+        elif "left" in state:
+            epoch = int(state["left"][0]["epoch"])
         else:
             _, epoch = self._pipeline.adopt_state(json.dumps(state), self.seed, 0, 1)
         self._close()
@@ -235,7 +241,7 @@ class LocalCluster:
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "feedline", "worker", "--dispatcher", self.url]
-        command += ["--with-parent", *self._arguments]
+        command += ["--with-parent", "--save-to", "/", *self._arguments]
         said = {name: value for name, value in os.environ.items() if name not in _TRUST}
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=said

@@ -196,9 +196,11 @@ impl Pipeline {
         shard: Option<&str>,
         rows: Option<u64>,
         given: &Bound<'_, PyDict>,
+        service: Option<&Bound<'_, PyDict>>,
         tell: Option<Py<PyAny>>,
     ) -> PyResult<(u64, u64, u64, u64, u64, f64)> {
         let run = options(given)?;
+        let service = service.map(crate::service::job).transpose()?;
         let size = match (rows, shard) {
             (Some(rows), _) => ShardSize::Rows(rows),
             (None, Some(text)) => {
@@ -220,7 +222,18 @@ impl Pipeline {
             let shards = Shards::cut(plan, store, &blobs, (Seed(seed), epoch), size)?;
             let (cancel, progress) =
                 (cancel.clone(), Some(&note as &(dyn Fn(&SaveProgress) + Sync)));
-            feedline_engine::save::save(shards, &folder, &SaveOptions { run, cancel, progress })
+            let options = SaveOptions { run, cancel, progress };
+            match &service {
+                None => feedline_engine::save::save(shards, &folder, &options),
+                Some((control, job)) => feedline_remote::save(
+                    control,
+                    (shards, &self.opened),
+                    &blobs,
+                    &folder,
+                    &options,
+                    (&job.stream, job.patience),
+                ),
+            }
         };
         let report = || -> PyResult<()> {
             let progress = latest.lock().unwrap_or_else(PoisonError::into_inner).take();

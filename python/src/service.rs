@@ -8,7 +8,7 @@ use feedline_rpc::{Remote, RemoteOptions};
 use feedline_wire::control::{Control, Failure};
 use feedline_wire::tls::ClientTls;
 use feedline_wire::token::TokenFile;
-use feedline_wire::{Order, Visitation};
+use feedline_wire::{Order, Parting, Streams, Visitation};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -52,16 +52,31 @@ pub(crate) fn job(given: &Bound<'_, PyDict>) -> PyResult<(Arc<dyn Control>, Job)
                 }
             }
             "visitation" => {
-                job.visitation = match value.extract::<String>()?.as_str() {
-                    "exactly-once" => Visitation::ExactlyOnce,
-                    "at-most-once" => Visitation::AtMostOnce,
+                let streams = |by| Some(Streams { by, count: 0 });
+                (job.visitation, job.streams) = match value.extract::<String>()?.as_str() {
+                    "exactly-once" => (Visitation::ExactlyOnce, None),
+                    "at-most-once" => (Visitation::AtMostOnce, None),
+                    "per-worker" => (Visitation::ExactlyOnce, streams(Parting::Copies)),
+                    "by-index" => (Visitation::ExactlyOnce, streams(Parting::Samples)),
+                    "by-file" => (Visitation::ExactlyOnce, streams(Parting::Files)),
                     other => {
                         let wrong = format!(
-                            "visitation={other:?} is neither \"exactly-once\" nor \"at-most-once\""
+                            "visitation={other:?} is none of \"exactly-once\", \"at-most-once\", \
+                             \"per-worker\", \"by-index\", \"by-file\""
                         );
                         return Err(PyValueError::new_err(wrong));
                     }
                 }
+            }
+            "streams" => {
+                let given: u64 = value.extract()?;
+                let Some(streams) = job.streams.as_mut().filter(|_| (1..=65_536).contains(&given))
+                else {
+                    let wrong = "streams goes with visitation \"per-worker\", \"by-index\" or \
+                                 \"by-file\", from 1 to 65536";
+                    return Err(PyValueError::new_err(wrong));
+                };
+                streams.count = given;
             }
             "local_from" => job.local_from = value.extract()?,
             "window" => job.window = value.extract()?,

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -134,3 +135,45 @@ def test_ctrl_c_stops_cleanly_and_a_second_call_goes_on(tmp_path: Path):
     saved = fl.range(2000).sleep(2).save(out, rows=50, threads=64)
     assert saved.written == 40 - (len(there) - 1)
     assert ids(fl.arrow(out)) == list(range(2000))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_workers_of_a_service_save_the_same_files_though_some_are_killed(tmp_path: Path):
+    ds = fl.range(400).shuffle(seed=2).sleep(ms=2).batch(4)
+    ds.save(tmp_path / "here", rows=10, progress=False)
+    with fl.LocalCluster(workers=3, threads=1) as cluster:
+        cluster.wait(3)
+        done = threading.Event()
+
+        def kill() -> None:
+            for _ in range(4):
+                if done.wait(0.15):
+                    return
+                os.kill(cluster.workers[0], signal.SIGKILL)
+                cluster.scale(3)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        saved = ds.save(tmp_path / "there", rows=10, service=cluster.url, progress=False)
+        done.set()
+        killer.join()
+        assert (saved.rows, saved.shards, saved.written) == (400, 40, 40)
+        again = ds.save(tmp_path / "there", rows=10, service=cluster.url, progress=False)
+        assert (again.rows, again.written) == (400, 0)
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
+
+
+def test_saving_without_workers_or_without_a_dispatcher_says_so(tmp_path: Path):
+    ds = fl.range(10).batch(2)
+    with pytest.raises(fl.UnavailableError, match="dispatcher"):
+        ds.save(tmp_path / "a", service="feedline://127.0.0.1:9", timeout=0.5, progress=False)
+    with fl.LocalCluster(workers=0) as cluster:
+        with pytest.raises(fl.UnavailableError, match="worker"):
+            ds.save(tmp_path / "b", service=cluster.url, timeout=0.5, progress=False)
+        with pytest.raises(ValueError, match="workers have their own"):
+            ds.save(tmp_path / "c", service=cluster.url, threads=2)
+    with pytest.raises(ValueError, match="timeout"):
+        ds.save(tmp_path / "d", timeout=2)

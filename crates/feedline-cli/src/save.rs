@@ -3,14 +3,21 @@
 use crate::Usage;
 use crate::input::{PlanArg, parse_bytes};
 use crate::output::{Output, bytes, count, seconds};
+use crate::service::trust::Asking;
 use anyhow::{Result, bail};
 use feedline_core::Seed;
 use feedline_engine::Options;
 use feedline_engine::save::{SaveOptions, SaveProgress, Saved, ShardSize, Shards};
+use feedline_ops::Pipeline;
+use feedline_wire::control::Control;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+/// How long to wait for workers.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Options of `save`.
 #[derive(clap::Args)]
@@ -37,6 +44,11 @@ pub(crate) struct Args {
     /// Memory for what is in flight, such as 512MB or 2GiB [default: 1GB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory: Option<usize>,
+    /// Let the workers of a service write the files: the folder must be the same place for them
+    #[arg(long, value_name = "URL", conflicts_with_all = ["threads", "memory"])]
+    dispatcher: Option<String>,
+    #[command(flatten)]
+    asking: Asking,
 }
 
 #[derive(Serialize)]
@@ -52,11 +64,18 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
-    let Args { plan, out, seed, epoch, shard, rows, threads, memory } = args;
+    let Args { plan, out, seed, epoch, shard, rows, threads, memory, dispatcher, asking } = args;
     if out.as_os_str().is_empty() {
         bail!(Usage("the folder to save to has no name".into()));
     }
     let (plan, blobs, store) = plan.load()?;
+    let service = match dispatcher {
+        None => None,
+        Some(url) => {
+            let control: Arc<dyn Control> = Arc::new(asking.connect(url, false)?);
+            Some((control, asking.stream()?, Pipeline::open(&plan, &*store, &blobs)?))
+        }
+    };
     let size = match (rows, shard) {
         (Some(rows), _) => ShardSize::Rows(*rows),
         (None, Some(bytes)) => ShardSize::Bytes(*bytes as u64),
@@ -82,7 +101,13 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
         ));
     };
     let options = SaveOptions { run, progress: Some(&tell), ..SaveOptions::default() };
-    let saved = feedline_engine::save::save(shards, out, &options);
+    let saved = match &service {
+        None => feedline_engine::save::save(shards, out, &options),
+        Some((control, stream, pipeline)) => {
+            let how = (stream, PATIENCE);
+            feedline_remote::save(control, (shards, pipeline), &blobs, out, &options, how)
+        }
+    };
     bar.finish_and_clear();
     let Saved { rows, bytes: size, shards, written, skipped, seconds: took } = saved?;
     let folder = out.display().to_string();

@@ -45,6 +45,9 @@ pub struct Config {
     pub patience: Millis,
     /// Whether clients of one turn share their windows' work.
     pub rounds: bool,
+    /// How many streams the windows belong to in turn. Those of one stream are asked of one worker,
+    /// as long as it is there.
+    pub streams: u64,
 }
 
 impl Config {
@@ -73,6 +76,7 @@ impl Config {
             fetch_p99: 300,
             patience: 300_000,
             rounds: false,
+            streams: 1,
         }
     }
 
@@ -700,8 +704,11 @@ impl<B> Client<B> {
             }
             // The same for all jobs: those that compute the same thing meet at one worker. So do
             // the clients of a round, whose windows of the same turn are one stretch.
-            let apart = if self.config.rounds { u64::from(self.config.consumers) } else { 1 };
-            let number = window.0 / apart + u64::from(held.failures);
+            let number = match (self.config.rounds, self.config.streams) {
+                (true, _) => window.0 / u64::from(self.config.consumers),
+                (false, 0..=1) => window.0,
+                (false, streams) => window.0 % streams,
+            } + u64::from(held.failures);
             let Some(worker) = self.workers.choose(now, number, held.last) else { return };
             let (from, most) = (held.expected(), self.config.steps_per_fetch.max(1));
             held.asked = Some(Asked { worker, since: now, until: from + most });

@@ -67,6 +67,12 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// Which of its files sample `index` comes from, as any number that only this file has; `None`
+    /// if it comes from none.
+    fn file(&self, index: u64) -> Option<u64> {
+        self.locate(index).map(|_| index)
+    }
+
     /// Something that opening has found to be bad already, as an error of the whole source. Where
     /// bad samples are left out it is one of them.
     fn known_bad(&self) -> Option<Error> {

@@ -6,12 +6,13 @@
 //! ```
 
 use crate::batch::{Batch, Buckets, Padded};
+use crate::order::Shard;
 use crate::registry::{Builtin, Step};
 use feedline_core::{
     Address, Before, Blobs, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy, Result,
     SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
 };
-use feedline_plan::{Fingerprint, Plan};
+use feedline_plan::{Call, Fingerprint, Plan};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -190,9 +191,33 @@ impl Pipeline {
     /// As [`Pipeline::check`], or if the data is missing.
     pub fn open(plan: &Plan, store: &dyn Store, blobs: &Blobs) -> Result<Self> {
         let checked = check(plan, Some(store))?;
-        let Checked { plan, source, input, orders, mut maps, batch, .. } = checked;
+        let source = checked.source.open(store, blobs)?;
+        Self::bind(checked, source, blobs)
+    }
+
+    /// The same pipeline on one part of its data, which need not be opened again.
+    ///
+    /// # Errors
+    ///
+    /// If the data cannot be parted in this way.
+    pub fn shard(&self, shard: &Shard, blobs: &Blobs) -> Result<Self> {
+        let mut calls = self.plan.calls().to_vec();
+        calls.insert(1, Call::of(shard)?);
+        Self::bind(check(&Plan::new(calls), None)?, Arc::clone(&self.source), blobs)
+    }
+
+    /// The same pipeline once more, on the same opened data.
+    ///
+    /// # Errors
+    ///
+    /// None that opening it did not meet.
+    pub fn again(&self, blobs: &Blobs) -> Result<Self> {
+        Self::bind(check(&self.plan, None)?, Arc::clone(&self.source), blobs)
+    }
+
+    fn bind(checked: Checked, source: Arc<dyn Source>, blobs: &Blobs) -> Result<Self> {
+        let Checked { plan, input, orders, mut maps, batch, .. } = checked;
         let Checked { bucket, padded, policy, sample, output, .. } = checked;
-        let source = source.open(store, blobs)?;
         if let (Policy::Raise, Some(error)) = (&policy, source.known_bad()) {
             return Err(error);
         }

@@ -11,7 +11,10 @@
 //! states of all clients [merge](merge_states) into an ordinary one.
 
 mod remote;
+mod saving;
 mod state;
+mod streams;
 
 pub use remote::{Job, Remote, Stats};
+pub use saving::save;
 pub use state::{is_dealt, merge_states};

@@ -1,6 +1,7 @@
 //! A run whose samples are prepared by workers.
 
-use crate::state::{Dealt, windows, windows_of_ranks};
+use crate::state::{Dealt, Parted, is_dealt, is_parted, streams_of, windows_of_ranks};
+use crate::streams::{Cutting, text_of};
 use feedline_client::{Begin, Config, Finisher, Live, Next as Fetched, Settings, Step, Totals};
 use feedline_core::{Blobs, Error, Policy, Pool, Position, Result, Store};
 use feedline_engine::{Assembly, Cut, Delivery, Finish, Loose, Next, Options, State, Wanted};
@@ -8,7 +9,8 @@ use feedline_ops::Pipeline;
 use feedline_wire::control::{Control, Dataset, DatasetId, Failure};
 use feedline_wire::stream::ClientOptions;
 use feedline_wire::{
-    ConsumerIndex, Description, Epoch, JobName, Nonce, Offset, Order, Start, Visitation, Windows,
+    ConsumerIndex, Description, Epoch, JobName, Nonce, Offset, Order, Start, Streams, Visitation,
+    Windows,
 };
 use serde::Serialize;
 use std::io;
@@ -30,6 +32,8 @@ pub struct Job {
     pub order: Order,
     /// How often a step is seen.
     pub visitation: Visitation,
+    /// What an epoch consists of, if it is not the data once. A count of 0 is the number of workers.
+    pub streams: Option<Streams>,
     /// Steps in a window; 0 for about 512 samples.
     pub window: u64,
     /// Bytes that may be received and not used.
@@ -50,6 +54,7 @@ impl Job {
             name: name.into(),
             order: Order::Exact,
             visitation: Visitation::ExactlyOnce,
+            streams: None,
             window: 0,
             memory: 256 << 20,
             patience: Duration::from_secs(300),
@@ -88,7 +93,7 @@ pub struct Stats {
 
 enum Making {
     Exact(Box<Assembly>),
-    Any(Loose),
+    Any(Loose, Cutting),
 }
 
 /// A run whose samples are prepared by workers. Dropping it ends its threads and connections.
@@ -149,6 +154,8 @@ impl Remote {
             0 => (SAMPLES / pipeline.stretch() as u64).max(1),
             given => given,
         };
+        // Nobody there is known sooner than that a dataset takes long to be sent.
+        let roster = control.workers(0, job.patience.min(SOON)).map_err(unanswered)?;
         let whole = Position::epoch(epoch);
         let (making, windows, begin, before) = match job.order {
             Order::Exact => {
@@ -167,14 +174,15 @@ impl Remote {
                 (Making::Exact(Box::new(assembly)), windows, None, None)
             }
             Order::Any => {
-                let cut = windows(&pipeline, &Position::default(), steps);
-                let begin = dealing(&pipeline, state, epoch, steps, &options)?;
+                let workers = roster.workers.len() as u64;
+                let streams = streams(&job, state, workers, options.world)?;
+                let cutting = Cutting::new(&pipeline, streams, steps, blobs)?;
+                let cut = cutting.windows(&cutting.whole(0));
+                let begin = dealing(&pipeline, &cutting, state, epoch, &options)?;
                 let loose = Loose::new(Arc::clone(&pipeline), pool, options.with_index);
-                (Making::Any(loose), cut, Some(begin), state.map(str::to_owned))
+                (Making::Any(loose, cutting), cut, Some(begin), state.map(str::to_owned))
             }
         };
-        // Nobody there is known sooner than that a dataset takes long to be sent.
-        control.workers(0, job.patience.min(SOON)).map_err(unanswered)?;
         let dataset = control.register(&dataset, blobs).map_err(unanswered)?;
         let (started, stats) = (Instant::now(), Stats::default());
         Ok(Self {
@@ -204,7 +212,7 @@ impl Remote {
     pub fn next_within(&mut self, patience: Duration) -> Result<Option<Next>> {
         let next = match self.making {
             Making::Exact(_) => self.next_exact(patience)?,
-            Making::Any(_) => self.next_any(patience)?,
+            Making::Any(..) => self.next_any(patience)?,
         };
         match &next {
             Some(Next::Batch(batch)) => {
@@ -295,7 +303,7 @@ impl Remote {
                 let begin = self.begin.take().unwrap_or(Begin::Fresh);
                 self.live = Some(self.connect(begin)?);
             }
-            let (Some(live), Making::Any(loose)) = (&self.live, &mut self.making) else {
+            let (Some(live), Making::Any(loose, _)) = (&self.live, &mut self.making) else {
                 return Err(Error::Internal("nothing is dealt".into()));
             };
             let left = until.saturating_duration_since(Instant::now());
@@ -333,8 +341,14 @@ impl Remote {
         let mut nonce = [0; 8];
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| Error::unavailable("a random number", error.into()))?;
+        let streams = match &self.making {
+            Making::Any(_, cutting) => cutting.streams,
+            Making::Exact(_) => None,
+        };
+        // Whoever joins the job has to mean the same by it.
+        let and = streams.map_or(String::new(), |streams| format!(", {streams}"));
         let description = Description {
-            dataset: self.dataset.0.clone(),
+            dataset: format!("{}:seed {}{and}", self.dataset, options.seed.0),
             visitation: job.visitation,
             order: job.order,
             windows: self.windows,
@@ -344,11 +358,13 @@ impl Remote {
         let config = Config {
             patience: job.patience.as_millis() as u64,
             rounds: options.rounds,
+            streams: streams.map_or(1, |streams| streams.count),
             ..Config::new(name, description, small(options.world)?, consumer, nonce)
         };
         let settings = Settings {
             dataset: self.dataset.clone(),
             seed: options.seed.0,
+            streams,
             with_index: options.with_index,
             sorted: self.pipeline.bucket.is_some(),
             rounds: options.rounds,
@@ -368,11 +384,12 @@ impl Remote {
         let Options { seed, rank, world, .. } = &self.options;
         let assembly = match &self.making {
             Making::Exact(assembly) => assembly,
-            Making::Any(_) => {
+            Making::Any(_, cutting) => {
                 let checkpoint = self.live.as_ref().and_then(Live::checkpoint);
                 return match (checkpoint, &self.before) {
                     (Some(checkpoint), _) => {
-                        Ok(Dealt::new(&self.pipeline, *seed, self.windows, checkpoint).to_json())
+                        let cut = (self.windows, cutting);
+                        Ok(Dealt::new(&self.pipeline, *seed, cut, checkpoint).to_json())
                     }
                     (None, Some(before)) => Ok(before.clone()),
                     (None, None) => Err(Error::State(
@@ -389,7 +406,7 @@ impl Remote {
     pub fn position(&self) -> Option<Position> {
         match &self.making {
             Making::Exact(assembly) => Some(assembly.position()),
-            Making::Any(_) => None,
+            Making::Any(..) => None,
         }
     }
 
@@ -407,7 +424,7 @@ impl Remote {
         let seconds = self.started.elapsed().as_secs_f64();
         let waited_seconds = waited.as_secs_f64();
         let skipped = match &self.making {
-            Making::Any(loose) => loose.left_out(),
+            Making::Any(loose, _) => loose.left_out(),
             Making::Exact(assembly) => assembly.position().skipped,
         };
         Stats {
@@ -459,6 +476,13 @@ fn check(pipeline: &Pipeline, job: &Job, options: &Options) -> Result<()> {
              \"any\"",
         ));
     }
+    let streams = job.streams.is_some();
+    if streams && (job.order, job.visitation) != (Order::Any, Visitation::ExactlyOnce) {
+        return Err(Error::pipeline("several streams go with order \"any\""));
+    }
+    if streams && job.local_from.is_some() {
+        return Err(Error::pipeline("several streams go without local_from"));
+    }
     if pipeline.bucket.is_some() {
         let wrong = match (job.order, &pipeline.policy, &job.local_from) {
             (Order::Any, _, _) => "with order \"exact\" on a service",
@@ -476,25 +500,66 @@ fn check(pipeline: &Pipeline, job: &Job, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// What an epoch of the job consists of: as many streams as its state has, as were asked for, or as
+/// there are workers.
+fn streams(
+    job: &Job,
+    state: Option<&str>,
+    workers: u64,
+    consumers: u64,
+) -> Result<Option<Streams>> {
+    let asked = job.streams.map(|Streams { by, count }| {
+        let count = if count == 0 { workers.max(1) } else { count };
+        Streams { by, count }
+    });
+    let saved = match state {
+        Some(text) if is_dealt(text) || is_parted(text) => streams_of(text)?,
+        _ if consumers > 1 && job.streams.is_some_and(|streams| streams.count == 0) => {
+            return Err(Error::pipeline(
+                "streams: say how many; consumers that begin one after the other may find different \
+                 numbers of workers",
+            ));
+        }
+        _ => return Ok(asked),
+    };
+    let fits = match (job.streams, saved) {
+        (Some(asked), Some(saved)) => {
+            asked.by == saved.by && [0, saved.count].contains(&asked.count)
+        }
+        (asked, saved) => asked.is_none() && saved.is_none(),
+    };
+    if fits {
+        return Ok(saved);
+    }
+    let of = |streams: Option<Streams>| match streams {
+        None => "the data once".to_owned(),
+        Some(streams) => streams.to_string(),
+    };
+    Err(Error::State(format!("it is of {}, and this job is of {}", of(saved), of(asked))))
+}
+
 /// How a client begins to whom windows are dealt.
 fn dealing(
     pipeline: &Pipeline,
+    cutting: &Cutting,
     state: Option<&str>,
     epoch: u64,
-    steps: u64,
     options: &Options,
 ) -> Result<Begin> {
-    let restore = |position: Position, hash: &str| {
-        let start = position.beginning();
-        let windows = windows(pipeline, &start, steps);
-        let start = Start { epoch: Epoch(position.epoch), position: text_of(&start)?, windows };
+    let restore = |starts: &[Position], hash: &str| {
+        let start = cutting.start(starts)?;
         let hash = blake3::hash(hash.as_bytes()).to_hex().as_str()[..32].to_owned();
         Ok(Begin::Restore { start, hash })
     };
     match state {
         // Who begins anew begins anew for all: the others join, or learn that they have to.
-        None => restore(Position::epoch(epoch), &format!("epoch {epoch}")),
-        Some(text) if crate::is_dealt(text) => {
+        None => restore(&cutting.whole(epoch), &format!("epoch {epoch}")),
+        Some(text) if is_parted(text) => {
+            let parted = Parted::from_json(text)?;
+            parted.state.position_for(pipeline, options.seed, 0, 1)?;
+            restore(&parted.left, text)
+        }
+        Some(text) if is_dealt(text) => {
             let dealt = Dealt::from_json(text)?;
             dealt.state.position_for(pipeline, options.seed, 0, 1)?;
             let cursor = &dealt.checkpoint.cursor;
@@ -513,20 +578,20 @@ fn dealing(
         }
         Some(text) => {
             let position = State::from_json(text)?.position_for(pipeline, options.seed, 0, 1)?;
-            restore(position, text)
+            match cutting.streams {
+                None => restore(&[position], text),
+                Some(_) if position == Position::epoch(position.epoch) => {
+                    restore(&cutting.whole(position.epoch), text)
+                }
+                Some(streams) => Err(Error::State(format!(
+                    "it stands within an epoch of the data once, and this job is of {streams}"
+                ))),
+            }
         }
     }
 }
 
-/// A position as it travels; empty for the beginning of an epoch.
-fn text_of(start: &Position) -> Result<String> {
-    if *start == Position::epoch(start.epoch) {
-        return Ok(String::new());
-    }
-    serde_json::to_string(start).map_err(|error| Error::Internal(error.to_string()))
-}
-
-fn unanswered(failure: Failure) -> Error {
+pub(crate) fn unanswered(failure: Failure) -> Error {
     match failure {
         Failure::Unavailable(reason) => Error::unavailable(
             "the dispatcher",

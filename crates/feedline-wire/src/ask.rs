@@ -1,7 +1,7 @@
 //! What a client asks of a worker over a stream: some steps of one rank, from any one on.
 
-use crate::JobId;
 use crate::control::DatasetId;
+use crate::{JobId, Part};
 use feedline_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,9 @@ pub struct Ask {
     pub job: JobId,
     /// What is computed.
     pub dataset: DatasetId,
+    /// The part of its data that counts, if not all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
     /// The seed of all random choices.
     pub seed: u64,
     /// The epoch.
@@ -42,6 +45,20 @@ pub struct Ask {
     /// Whether samples are wanted by themselves, since the rest of their steps is taken elsewhere.
     #[serde(default)]
     pub rows: bool,
+    /// What is to be written to a folder, instead of any steps. What is sent then is progress: in each
+    /// batch the numbers `places` and `bytes` since the one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save: Option<SaveShard>,
+}
+
+/// A shard that a worker writes to a folder which it shares with whoever asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SaveShard {
+    /// The folder, from its root on.
+    pub folder: String,
+    /// Which shard of those that the folder's table lists.
+    pub shard: u64,
 }
 
 impl Ask {
@@ -63,6 +80,9 @@ impl Ask {
             let (rank, world) = (ask.rank, ask.world);
             return Err(Error::Source(format!("rank {rank} of {world} ranks; they count from 0")));
         }
+        if let Some(Part { index, of, .. }) = ask.part.filter(|part| part.index >= part.of) {
+            return Err(Error::Source(format!("part {index} of {of} parts; they count from 0")));
+        }
         Ok(ask)
     }
 }
@@ -76,6 +96,7 @@ mod tests {
         let ask = Ask {
             job: JobId(u64::MAX),
             dataset: DatasetId("abc".into()),
+            part: Some(Part { index: 1, of: 2, files: true }),
             seed: 7,
             epoch: 3,
             start: String::new(),
@@ -87,8 +108,11 @@ mod tests {
             rounds: true,
             with_index: true,
             rows: false,
+            save: Some(SaveShard { folder: "/data/out".into(), shard: 3 }),
         };
         assert_eq!(Ask::decode(&ask.encode()).unwrap(), ask);
+        let outside = Ask { part: Some(Part { index: 2, of: 2, files: true }), ..ask.clone() };
+        assert!(Ask::decode(&outside.encode()).unwrap_err().to_string().contains("part 2 of 2"));
         let outside = Ask { rank: 2, ..ask };
         assert!(Ask::decode(&outside.encode()).unwrap_err().to_string().contains("rank 2 of 2"));
         for bytes in [&b""[..], b"{}", b"\xff", b"[1,2]"] {

@@ -66,12 +66,14 @@ mod protocol;
 pub mod secret;
 pub mod status;
 pub mod stream;
+mod streams;
 pub mod stretch;
 pub mod tls;
 pub mod token;
 pub mod watched;
 
-pub use ask::Ask;
+pub use ask::{Ask, SaveShard};
 pub use cursor::{Cursor, Used};
 pub use merge::{Left, MergeError, Piece, merge};
 pub use protocol::*;
+pub use streams::{Part, Parting, Streams};

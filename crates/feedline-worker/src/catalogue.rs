@@ -1,8 +1,10 @@
 //! The datasets that a worker has opened.
 
-use feedline_core::{Error, Result, Store};
+use feedline_core::{Blobs, Error, Result, Store};
 use feedline_ops::Pipeline;
+use feedline_ops::order::{By, Shard};
 use feedline_plan::Plan;
+use feedline_wire::Part;
 use feedline_wire::control::{Control, Dataset, DatasetId, Failure};
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +18,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Opened {
     pub pipeline: Arc<Pipeline>,
     pub store: Arc<dyn Store>,
+    pub blobs: Blobs,
 }
+
+/// A dataset, or a part of one.
+type Key = (DatasetId, Option<Part>);
 
 enum Entry {
     /// Somebody opens it at this moment.
@@ -29,7 +35,7 @@ enum Entry {
 pub(crate) struct Catalogue {
     control: Arc<dyn Control>,
     store: Arc<dyn Store>,
-    entries: Mutex<HashMap<DatasetId, Entry>>,
+    entries: Mutex<HashMap<Key, Entry>>,
     changed: Condvar,
 }
 
@@ -38,19 +44,20 @@ impl Catalogue {
         Self { control, store, entries: Mutex::default(), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<DatasetId, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A dataset, opened now if it was not.
+    /// A dataset or a part of it, opened now if it was not.
     ///
     /// # Errors
     ///
     /// If the dispatcher does not know it, or it cannot be opened here.
-    pub(crate) fn get(&self, id: &DatasetId) -> Result<Arc<Opened>> {
+    pub(crate) fn get(&self, id: &DatasetId, part: Option<Part>) -> Result<Arc<Opened>> {
+        let key = (id.clone(), part);
         let mut entries = self.lock();
         loop {
-            match entries.get(id) {
+            match entries.get(&key) {
                 Some(Entry::Ready(opened)) => return Ok(Arc::clone(opened)),
                 Some(Entry::Failed(error, at)) if at.elapsed() < PAUSE => return Err(error.clone()),
                 Some(Entry::Opening) => {
@@ -59,9 +66,13 @@ impl Catalogue {
                 Some(Entry::Failed(..)) | None => break,
             }
         }
-        entries.insert(id.clone(), Entry::Opening);
+        entries.insert(key.clone(), Entry::Opening);
         drop(entries);
-        let opened = self.open(id).map(Arc::new);
+        let opened = match part {
+            None => self.open(id),
+            Some(part) => self.get(id, None).and_then(|whole| whole.part(part)),
+        };
+        let opened = opened.map(Arc::new);
         match &opened {
             Ok(_) => tracing::info!(dataset = %id.0, "opened a dataset"),
             Err(error) => tracing::warn!(dataset = %id.0, %error, "cannot open a dataset"),
@@ -70,7 +81,7 @@ impl Catalogue {
             Ok(opened) => Entry::Ready(Arc::clone(opened)),
             Err(error) => Entry::Failed(error.clone(), Instant::now()),
         };
-        self.lock().insert(id.clone(), entry);
+        self.lock().insert(key, entry);
         self.changed.notify_all();
         opened
     }
@@ -87,13 +98,22 @@ impl Catalogue {
                  files were added, removed or modified, or another folder is mounted here"
             )));
         }
-        Ok(Opened { pipeline: Arc::new(pipeline), store: Arc::clone(&self.store) })
+        Ok(Opened { pipeline: Arc::new(pipeline), store: Arc::clone(&self.store), blobs })
     }
 
     /// Forgets all datasets but these.
     pub(crate) fn keep(&self, alive: &[(DatasetId, u32)]) {
         let known = |id: &DatasetId| alive.iter().any(|(alive, _)| alive == id);
-        self.lock().retain(|id, entry| known(id) || matches!(entry, Entry::Opening));
+        self.lock().retain(|(id, _), entry| known(id) || matches!(entry, Entry::Opening));
+    }
+}
+
+impl Opened {
+    fn part(&self, Part { index, of, files }: Part) -> Result<Self> {
+        let by = if files { By::File } else { By::Sample };
+        let pipeline = self.pipeline.shard(&Shard { index, of, by }, &self.blobs)?;
+        let (store, blobs) = (Arc::clone(&self.store), self.blobs.clone());
+        Ok(Self { pipeline: Arc::new(pipeline), store, blobs })
     }
 }
 

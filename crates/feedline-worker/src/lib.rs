@@ -10,10 +10,12 @@
 //!
 //! A worker remembers nothing that matters. Whatever a client asks for says all that decides what
 //! it holds; another worker would send the same bits. Follow a request through [`Worker`]:
-//! `serve.rs` takes it, `catalogue.rs` opens what it is computed from, `shelf.rs` has it or makes it.
+//! `serve.rs` takes it, `catalogue.rs` opens what it is computed from, `shelf.rs` has it or makes it;
+//! `saving.rs` writes it to a folder instead.
 
 mod beat;
 mod catalogue;
+mod saving;
 mod serve;
 mod shelf;
 mod sight;
@@ -28,10 +30,12 @@ use feedline_rpc::http::{HttpOptions, HttpServer};
 use feedline_shm::Segments;
 use feedline_wire::control::{self, Control, WorkerKey};
 use feedline_wire::stream::{Address, Server, ServerOptions};
+use saving::Saving;
 use serve::{Serving, Shared};
 use shelf::Shelf;
 use sight::{Gauges, Sight};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -56,6 +60,8 @@ pub struct Options {
     pub shelf: usize,
     /// Bytes of memory that is shared with clients on this host.
     pub shared_memory: usize,
+    /// Folders beneath which it writes what is saved on the service; none, and it writes nothing.
+    pub save_to: Vec<PathBuf>,
     /// How connections behave, whom they let in, and how they are encrypted.
     pub server: ServerOptions,
     /// Where to serve `/metrics`, `/status` and `/health`, such as `127.0.0.1:0`, and to whom.
@@ -72,6 +78,7 @@ impl Default for Options {
             memory: 1_000_000_000,
             shelf: 256 << 20,
             shared_memory: 1 << 30,
+            save_to: Vec::new(),
             server: ServerOptions::default(),
             http: None,
         }
@@ -109,6 +116,7 @@ impl Worker {
             memory,
             shelf,
             shared_memory,
+            save_to,
             server,
             http,
         } = options;
@@ -121,6 +129,7 @@ impl Worker {
         };
         let shared = Arc::new(Shared {
             catalogue: Catalogue::new(Arc::clone(&control), store),
+            saving: Saving::new(save_to),
             shelf: Shelf::new(shelf),
             team,
             pool,

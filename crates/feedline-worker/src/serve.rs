@@ -1,6 +1,7 @@
 //! Serving: what a client asks for is taken from the shelf, or made.
 
 use crate::catalogue::{Catalogue, Opened};
+use crate::saving::Saving;
 use crate::shelf::{Driven, Line, PATIENCE, Production, Shelf};
 use crate::sight::Gauges;
 use feedline_core::{Error, Pool, Position, Result, Rows, Seed, Stretch};
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What all connections share.
 pub(crate) struct Shared {
     pub catalogue: Catalogue,
+    pub saving: Saving,
     pub shelf: Shelf,
     pub team: Team,
     pub pool: Pool,
@@ -80,10 +82,14 @@ impl Shared {
     /// Serves one request.
     fn serve(&self, ask: &Ask, out: &mut Sender<'_>) -> Result<()> {
         let shared = self;
-        let opened = shared.catalogue.get(&ask.dataset)?;
+        let opened = shared.catalogue.get(&ask.dataset, ask.part)?;
+        if let Some(shard) = &ask.save {
+            return shared.save(&opened, shard, out);
+        }
         let start = start_of(ask)?;
         let line = Line {
             dataset: ask.dataset.clone(),
+            part: ask.part,
             seed: ask.seed,
             epoch: ask.epoch,
             start: ask.start.clone(),

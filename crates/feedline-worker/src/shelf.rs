@@ -13,8 +13,8 @@
 
 use feedline_core::{Result, Rows};
 use feedline_engine::{Progress, WindowRun};
-use feedline_wire::JobId;
 use feedline_wire::control::DatasetId;
+use feedline_wire::{JobId, Part};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -29,6 +29,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Line {
     pub dataset: DatasetId,
+    pub part: Option<Part>,
     pub seed: u64,
     pub epoch: u64,
     pub start: String,

@@ -10,7 +10,7 @@ mod logs;
 pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;
-mod trust;
+pub(crate) mod trust;
 pub(crate) mod worker;
 
 use anyhow::Result;

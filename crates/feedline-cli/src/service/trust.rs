@@ -7,8 +7,9 @@ use anyhow::{Result, bail};
 use feedline_rpc::http::HttpOptions;
 use feedline_rpc::{Remote, RemoteOptions};
 use feedline_wire::control::Failure;
+use feedline_wire::stream::ClientOptions;
 use feedline_wire::tls::{ClientTls, ServerTls};
-use feedline_wire::token::{AUDIENCE, Guard};
+use feedline_wire::token::{AUDIENCE, Guard, TokenFile};
 use std::path::PathBuf;
 
 /// What a server asks of those who come, and shows them.
@@ -108,17 +109,26 @@ pub(crate) struct Asking {
 }
 
 impl Asking {
-    /// A dispatcher at an address. Nothing is sent yet.
-    pub(crate) fn connect(&self, url: &str, insecure: bool) -> Result<Remote> {
+    fn tls(&self) -> Option<ClientTls> {
         let identity = self.certificate.clone().zip(self.certificate_key.clone());
         let name = self.server_name.clone();
-        let tls = self.ca.clone().map(|authority| ClientTls { authority, identity, name });
-        let options =
-            RemoteOptions { token: self.token.clone(), tls, insecure, ..RemoteOptions::new(url) };
-        match Remote::with(&options) {
+        self.ca.clone().map(|authority| ClientTls { authority, identity, name })
+    }
+
+    /// A dispatcher at an address. Nothing is sent yet.
+    pub(crate) fn connect(&self, url: &str, insecure: bool) -> Result<Remote> {
+        let (token, tls) = (self.token.clone(), self.tls());
+        match Remote::with(&RemoteOptions { token, tls, insecure, ..RemoteOptions::new(url) }) {
             Ok(remote) => Ok(remote),
             Err(Failure::Invalid(reason)) => bail!(Usage(reason)),
             Err(failure) => Err(failed(failure)),
         }
+    }
+
+    /// How workers are reached.
+    pub(crate) fn stream(&self) -> Result<ClientOptions> {
+        let token = self.token.as_deref().map(TokenFile::open).transpose().map_err(Usage)?;
+        let tls = self.tls().map(|tls| tls.trust(&[])).transpose().map_err(Usage)?;
+        Ok(ClientOptions { token, tls, ..ClientOptions::default() })
     }
 }

@@ -32,6 +32,9 @@ pub(crate) struct Settings {
     /// Never share memory with clients on this host
     #[arg(long, conflicts_with = "shared_memory")]
     no_shared_memory: bool,
+    /// Write what is saved on the service to folders beneath this one; may be given several times
+    #[arg(long, value_name = "DIR")]
+    save_to: Vec<PathBuf>,
 }
 
 impl Settings {
@@ -42,6 +45,7 @@ impl Settings {
             memory: self.memory,
             shelf: self.shelf,
             shared_memory: if self.no_shared_memory { 0 } else { self.shared_memory },
+            save_to: self.save_to.clone(),
             ..usual
         }
     }

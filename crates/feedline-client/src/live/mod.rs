@@ -19,7 +19,7 @@ use feedline_core::{Error, Pool, Result, Rows};
 use feedline_wire::control::{Control, DatasetId, Report, Worker, WorkerKey};
 use feedline_wire::stream::ClientOptions;
 use feedline_wire::{
-    Ask, Epoch, Fetch, JobId, Millis, Offset, Order, Refusal, Request, Window, WorkerId,
+    Ask, Epoch, Fetch, JobId, Millis, Offset, Order, Refusal, Request, Streams, Window, WorkerId,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -36,6 +36,8 @@ pub struct Settings {
     pub dataset: DatasetId,
     /// The seed of all random choices.
     pub seed: u64,
+    /// What an epoch consists of, if it is not the data once.
+    pub streams: Option<Streams>,
     /// Whether batches carry the indices of their samples.
     pub with_index: bool,
     /// Whether a window is one stretch, whose batches are counted as they come.
@@ -353,9 +355,13 @@ impl Shared {
     fn ask(&self, inner: &Inner, fetch: &Fetch) -> Ask {
         let (start, windows) = inner.client.cut_of(fetch.epoch);
         let (window, from) = (fetch.window.0, fetch.from.0);
+        let streams = self.settings.streams.map(|streams| (streams, streams.of(fetch.window)));
+        // Where a rank or a stream has fewer steps, the worker ends the window earlier.
         let (rank, world, block, steps) = match inner.order {
-            Order::Any => (0, 1, window, windows.steps_of(fetch.window)),
-            // Where a rank has fewer steps, the worker ends the window earlier.
+            Order::Any => match streams {
+                None => (0, 1, window, windows.steps_of(fetch.window)),
+                Some((_, (_, own))) => (0, 1, own, windows.steps),
+            },
             Order::Exact => {
                 let world = u64::from(inner.consumers);
                 (window % world, world, window / world, windows.steps)
@@ -371,9 +377,16 @@ impl Shared {
         Ask {
             job: fetch.job,
             dataset: self.settings.dataset.clone(),
-            seed: self.settings.seed,
+            part: streams.and_then(|(streams, (stream, _))| streams.part(stream)),
+            seed: match streams {
+                None => self.settings.seed,
+                Some((streams, (stream, _))) => streams.seed(self.settings.seed, stream),
+            },
             epoch: fetch.epoch.0,
-            start: start.to_owned(),
+            start: match streams {
+                None => start.to_owned(),
+                Some((_, (stream, _))) => Streams::start_of(start, stream),
+            },
             rank,
             world,
             first,
@@ -382,6 +395,7 @@ impl Shared {
             rounds: self.settings.rounds,
             with_index: self.settings.with_index,
             rows: self.settings.finish.is_some(),
+            save: None,
         }
     }
 }

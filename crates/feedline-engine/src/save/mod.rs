@@ -73,6 +73,48 @@ pub struct Saved {
     pub seconds: f64,
 }
 
+/// Whoever computes shards and puts them in place.
+pub trait Writer: Sync {
+    /// How many shards are written at a time, at most.
+    fn at_once(&self) -> usize;
+
+    /// Writes a shard. `progress` is told of places and bytes, and says whether to go on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Shards::write`].
+    fn write(
+        &self,
+        shards: &Shards,
+        folder: &Folder,
+        shard: u64,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Written>;
+}
+
+/// Writes shards with threads of this process.
+struct Here<'a> {
+    run: &'a Options,
+    team: Team,
+    pool: Pool,
+}
+
+impl Writer for Here<'_> {
+    fn at_once(&self) -> usize {
+        (self.team.threads() / 4).clamp(2, 8)
+    }
+
+    fn write(
+        &self,
+        shards: &Shards,
+        folder: &Folder,
+        shard: u64,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Written> {
+        shards.write(folder, shard, &self.team, &self.pool, self.run, progress)
+    }
+}
+
 /// Saves all shards that are missing in a folder, which is made if there is none.
 ///
 /// The folder's own table counts, if it has one of the same pipeline: its shards stay as they were
@@ -83,18 +125,31 @@ pub struct Saved {
 /// If the folder belongs to something else or cannot be written, a sample is bad and the plan does
 /// not leave it out, or it was cancelled. Whatever is whole stays, and the next call goes on.
 pub fn save(shards: Shards, folder: &Path, options: &SaveOptions<'_>) -> Result<Saved> {
+    let team = Team::new(options.run.threads)?;
+    let pool = Pool::new(options.run.memory.saturating_add(16 << 20));
+    save_with(shards, folder, options, &Here { run: &options.run, team, pool })
+}
+
+/// As [`save`], with somebody else who writes the shards.
+///
+/// # Errors
+///
+/// As [`save`].
+pub fn save_with(
+    shards: Shards,
+    folder: &Path,
+    options: &SaveOptions<'_>,
+    writer: &dyn Writer,
+) -> Result<Saved> {
     let started = Instant::now();
     let folder = Folder::prepare(folder)?;
     let shards = shards.settle(&folder)?;
     folder.remove_leftovers();
-    let team = Team::new(options.run.threads)?;
-    let pool = Pool::new(options.run.memory.saturating_add(16 << 20));
     let job = Saving {
         shards: &shards,
         folder: &folder,
         options,
-        team,
-        pool,
+        writer,
         left: Mutex::default(),
         failed: Mutex::default(),
         stop: AtomicBool::new(false),
@@ -121,8 +176,7 @@ struct Saving<'a> {
     shards: &'a Shards,
     folder: &'a Folder,
     options: &'a SaveOptions<'a>,
-    team: Team,
-    pool: Pool,
+    writer: &'a dyn Writer,
     left: Mutex<VecDeque<u64>>,
     /// The failure of the lowest shard.
     failed: Mutex<Option<(u64, Error)>>,
@@ -150,7 +204,7 @@ impl Saving<'_> {
             let length = left.len();
             left.rotate_left(first as usize % length);
         }
-        let writers = (self.team.threads() / 4).clamp(2, 8).min(left.len());
+        let writers = self.writer.at_once().min(left.len());
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = left;
         self.tell(0);
         std::thread::scope(|scope| {
@@ -208,9 +262,7 @@ impl Saving<'_> {
             self.tell(bytes);
             !self.ended()
         };
-        let run = &self.options.run;
-        let written =
-            self.shards.write(self.folder, number, &self.team, &self.pool, run, &mut progress)?;
+        let written = self.writer.write(self.shards, self.folder, number, &mut progress)?;
         self.written.fetch_add(1, Ordering::Relaxed);
         self.count(number, &written, told);
         self.tell(0);

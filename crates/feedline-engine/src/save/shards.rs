@@ -132,6 +132,31 @@ impl Shards {
         Ok(Self::of(table, pipeline, store))
     }
 
+    /// The shards of a folder in which saving has begun, for somebody who has opened the same
+    /// pipeline.
+    ///
+    /// # Errors
+    ///
+    /// If nothing was begun there, or something else.
+    pub fn join(
+        folder: &Path,
+        pipeline: &Pipeline,
+        store: Arc<dyn Store>,
+        blobs: &Blobs,
+    ) -> Result<Self> {
+        let nothing = || Error::Source(format!("nothing is being saved in {}", folder.display()));
+        if !folder.is_dir() {
+            return Err(nothing());
+        }
+        let there = Folder::prepare(folder)?;
+        let table = there.table()?.ok_or_else(nothing)?;
+        let (plan, manifest) = (pipeline.plan.to_string(), pipeline.source.manifest());
+        let here = Table { plan, manifest, ..table.clone() };
+        let shards = Self::of(here, pipeline.again(blobs)?, store);
+        shards.fits(&table, &there)?;
+        Ok(Self { table, ..shards })
+    }
+
     fn of(table: Table, mut pipeline: Pipeline, store: Arc<dyn Store>) -> Self {
         // A record batch is a batch of the run. Bad rows are told apart from good ones; what becomes
         // of them is decided here.

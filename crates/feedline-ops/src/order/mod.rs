@@ -5,6 +5,7 @@
 
 mod repeat;
 mod sample;
+mod shard;
 mod shuffle;
 mod skip;
 mod split;
@@ -12,6 +13,7 @@ mod take;
 
 pub use repeat::Repeat;
 pub use sample::Sample;
+pub use shard::{By, Shard};
 pub use shuffle::{Shuffle, Within, parse_bytes};
 pub use skip::Skip;
 pub use split::Split;
@@ -23,6 +25,7 @@ pub(crate) const STEPS: &[Row] = &[
     ("shuffle", read::<Shuffle>),
     ("sample", read::<Sample>),
     ("split", read::<Split>),
+    ("shard", read::<Shard>),
     ("take", read::<Take>),
     ("skip", read::<Skip>),
     ("repeat", read::<Repeat>),

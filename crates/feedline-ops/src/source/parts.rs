@@ -264,6 +264,11 @@ impl Source for PartList {
         Some(key)
     }
 
+    fn file(&self, index: u64) -> Option<u64> {
+        let Some(starts) = &self.starts else { return Some(index) };
+        Some(starts.partition_point(|start| *start <= index) as u64 - 1)
+    }
+
     fn weight(&self, index: u64) -> u64 {
         let (case, _) = self.place(index);
         let bytes: u64 = case.parts.iter().map(|part| part.stored as u64).sum();

@@ -7,14 +7,14 @@ use feedline_testkit::{Fixtures, open};
 use feedline_wire::Order;
 use std::collections::BTreeMap;
 
-fn count(counts: &mut BTreeMap<u64, u32>, batch: &Batch) {
+pub(crate) fn count(counts: &mut BTreeMap<u64, u32>, batch: &Batch) {
     for index in batch.indices.as_ref().unwrap() {
         *counts.entry(*index).or_default() += 1;
     }
 }
 
 /// The rest of an epoch of several clients, each at its own speed.
-fn epoch(runs: &mut [Remote], counts: &mut BTreeMap<u64, u32>) {
+pub(crate) fn epoch(runs: &mut [Remote], counts: &mut BTreeMap<u64, u32>) {
     std::thread::scope(|scope| {
         let rest = |run: &mut Remote| {
             let mut got = Vec::new();
@@ -82,7 +82,7 @@ fn a_client_goes_on_where_it_was_saved_and_merged_states_on_any_number() {
         next(run).unwrap();
     }
     drop(runs);
-    let merged = merge_states(&states).unwrap().to_json();
+    let merged = merge_states(&states).unwrap();
     let mut runs: Vec<Remote> = (0..3).map(|rank| start(Some(&merged), rank, 3)).collect();
     epoch(&mut runs, &mut counts);
     assert_eq!(counts.len(), 101);

@@ -5,6 +5,8 @@
 mod any;
 mod exact;
 mod jobs;
+mod saving;
+mod streams;
 mod trust;
 
 use feedline_core::{Batch, Error, Result, Seed, Store};
@@ -17,6 +19,7 @@ use feedline_store::LocalStore;
 use feedline_testkit::Fixtures;
 use feedline_wire::Order;
 use feedline_worker::Worker;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,6 +34,7 @@ struct Service {
     dispatcher: Dispatcher,
     _journal: tempfile::TempDir,
     jobs: AtomicU64,
+    save_to: Vec<PathBuf>,
 }
 
 impl Service {
@@ -38,8 +42,21 @@ impl Service {
         let journal = tempfile::tempdir().expect("a folder");
         let options = feedline_dispatcher::Options::new(journal.path());
         let dispatcher = Dispatcher::start(options).expect("a dispatcher");
-        let mut service =
-            Self { workers: Vec::new(), dispatcher, _journal: journal, jobs: AtomicU64::new(0) };
+        let mut service = Self {
+            workers: Vec::new(),
+            dispatcher,
+            _journal: journal,
+            jobs: AtomicU64::new(0),
+            save_to: Vec::new(),
+        };
+        (0..workers).for_each(|_| service.add());
+        service
+    }
+
+    /// Whose workers may write to a folder.
+    fn saving(workers: usize, folder: &Path) -> Self {
+        let mut service = Self::new(0);
+        service.save_to = vec![folder.to_owned()];
         (0..workers).for_each(|_| service.add());
         service
     }
@@ -51,8 +68,12 @@ impl Service {
 
     fn add(&mut self) {
         let store: Arc<dyn Store> = Arc::new(LocalStore);
-        let options =
-            feedline_worker::Options { threads: 2, memory: 64 << 20, ..Default::default() };
+        let options = feedline_worker::Options {
+            threads: 2,
+            memory: 64 << 20,
+            save_to: self.save_to.clone(),
+            ..Default::default()
+        };
         self.workers.push(Worker::start(self.control(), store, options).expect("a worker"));
     }
 

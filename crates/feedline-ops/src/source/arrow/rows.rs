@@ -181,6 +181,10 @@ impl Source for Rows {
         self.manifest.clone()
     }
 
+    fn file(&self, index: u64) -> Option<u64> {
+        Some(self.place(index).0.file as u64)
+    }
+
     fn weight(&self, index: u64) -> u64 {
         let (piece, row) = self.place(index);
         let columns = self.files[piece.file].columns.iter();

@@ -76,7 +76,7 @@ enum Command {
     /// Run a service's dispatcher: it decides who does what, and remembers it
     Dispatcher(service::dispatcher::Args),
     /// Run a service's worker: it computes windows and serves them
-    Worker(service::worker::Args),
+    Worker(Box<service::worker::Args>),
     /// Run a dispatcher and workers in one process, for trying
     Cluster(service::cluster::Args),
     /// Say how a service stands: workers, jobs, rates, waiting

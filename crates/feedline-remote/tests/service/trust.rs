@@ -184,6 +184,33 @@ fn tokens_and_keys_change_while_batches_flow_and_no_batch_is_missed() {
 }
 
 #[test]
+fn a_token_that_is_renewed_too_late_costs_time_and_no_batch() {
+    let fixtures = Fixtures::new();
+    let service = Guarded::new(2, &anywhere());
+    let plan = "range count=1500 | shuffle | sleep ms=8 | batch size=1";
+    let pipeline = open(plan, &fixtures).unwrap();
+    for order in [Order::Exact, Order::Any] {
+        let short = Token::new(Role::Client, AUDIENCE, Duration::from_secs(2));
+        save(&service.path("client"), &service.key.sign(&short));
+        let (name, stream) = (format!("job {order:?}"), service.stream("client"));
+        let mut run = service.start(&pipeline, &fixtures, &name, order, stream).unwrap();
+        let mut seen = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(3500));
+                service.token("client", Role::Client);
+            });
+            while let Some(batch) = next(&mut run).unwrap() {
+                seen.extend(batch.indices.unwrap());
+            }
+        });
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1500).collect::<Vec<_>>(), "{order:?}");
+        assert!(run.stats().failures > 0, "there was a time without a token");
+    }
+}
+
+#[test]
 fn what_comes_over_tls_is_what_a_local_run_gives() {
     let fixtures = Fixtures::new();
     let service = Guarded::new(2, &anywhere());
@@ -237,7 +264,8 @@ fn workers_refuse_in_clear_words_and_at_once() {
 fn a_plan_whose_files_lie_elsewhere_is_refused_and_told_what_is_allowed() {
     let fixtures = Fixtures::new();
     let allowed = PathBuf::from(fixtures.expand("$IMAGES"));
-    let store: Arc<dyn Store> = Arc::new(ConfinedStore::new(&[allowed.clone()]).unwrap());
+    let store: Arc<dyn Store> =
+        Arc::new(ConfinedStore::new(std::slice::from_ref(&allowed)).unwrap());
     let service = Guarded::new(1, &store);
     let inside = open(PHOTOS, &fixtures).unwrap();
     let mut run = service

@@ -164,7 +164,8 @@ fn other_hosts_are_served_only_with_all_that_takes_and_the_rest_is_named() {
     let (mut two, line) =
         Serving::start(folder, &[&confined[..], &["--advertise", "worker-1"]].concat());
     assert!(line.contains("serves at worker-1:"), "{line}");
-    (one.end(), two.end());
+    one.end();
+    two.end();
 }
 
 #[test]

@@ -64,6 +64,10 @@ simulate: ## run the service's protocol through 1,000,000 simulated runs: make s
 chaos: setup ## kill 1,000 workers, 200 dispatchers and 200 clients, and count every sample: make chaos KILLS=…
 	FEEDLINE_KILLS=$(or $(KILLS),1000,200,200) python -m pytest python/tests/test_chaos.py -s
 
+.PHONY: fuzz
+fuzz: ## give one reader of bytes, or all, inputs that nobody would send: make fuzz TARGET=… SECONDS=…
+	scripts/fuzz.sh "$(or $(TARGET),all)" "$(or $(SECONDS),60)"
+
 .PHONY: test-frameworks
 test-frameworks: $(FRAMEWORKS)/.package ## run the tests that need torch, jax and pyarrow
 	$(FRAMEWORKS)/bin/python -m pytest python/tests_frameworks

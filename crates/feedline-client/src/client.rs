@@ -45,6 +45,8 @@ pub struct Config {
     pub patience: Millis,
     /// Whether clients of one turn share their windows' work.
     pub rounds: bool,
+    /// So many windows in a row are asked of one worker.
+    pub in_a_row: u64,
     /// How many streams the windows belong to in turn. Those of one stream are asked of one worker,
     /// as long as it is there.
     pub streams: u64,
@@ -76,6 +78,7 @@ impl Config {
             fetch_p99: 300,
             patience: 300_000,
             rounds: false,
+            in_a_row: 1,
             streams: 1,
         }
     }
@@ -217,6 +220,8 @@ pub struct Client<B> {
     /// Windows in the order in which they are used.
     queue: VecDeque<Window>,
     workers: Workers,
+    /// Whether a window waits because no worker can be asked for it.
+    unasked: bool,
     pending: Option<Pending>,
     sequence: u64,
     /// Not before this time is the dispatcher asked for windows, or for anything.
@@ -253,6 +258,7 @@ impl<B> Client<B> {
             held: BTreeMap::new(),
             queue: VecDeque::new(),
             workers: Workers::default(),
+            unasked: false,
             pending: None,
             sequence: 0,
             ask_again: now,
@@ -289,9 +295,10 @@ impl<B> Client<B> {
         &self.start
     }
 
-    /// When it wants to be told the time after `now`, if nothing else happens.
+    /// When it wants to be told the time, if nothing else happens. Until it was told, that may lie in
+    /// the past.
     #[must_use]
-    pub fn wake(&self, now: Millis) -> Option<Millis> {
+    pub fn wake(&self) -> Option<Millis> {
         if self.phase == Phase::Over {
             return None;
         }
@@ -307,7 +314,7 @@ impl<B> Client<B> {
         let reports = self.phase == Phase::Running && !self.keeps_its_own();
         let report = (reports && self.pending.is_none()).then_some(report);
         let patience = self.waiting.map(|since| since.max(self.news) + self.config.patience);
-        let workers = self.workers.ready_at(now);
+        let workers = self.unasked.then(|| self.workers.ready_at()).flatten();
         [fetches, pending, asks, report, patience, workers].into_iter().flatten().min()
     }
 
@@ -331,6 +338,12 @@ impl<B> Client<B> {
     pub fn set_ahead(&mut self, steps: u64, windows: usize) {
         (self.config.steps_ahead, self.config.windows_ahead) = (steps.max(1), windows.max(1));
         self.config.steps_per_fetch = (steps / 4).max(1);
+        // With order any, windows that are used in no time are asked for together, as long as every
+        // worker has some. A power of two, so that clients who share work mostly agree.
+        let each = windows / self.workers.count().max(1) / 4;
+        if self.config.description.order == Order::Any && each > 0 {
+            self.config.in_a_row = 1 << each.ilog2();
+        }
     }
 
     /// Steps that are here and were not handed over.
@@ -696,6 +709,7 @@ impl<B> Client<B> {
     fn fetch(&mut self, now: Millis) {
         let ahead = |held: &Held<B>| held.buffer.len() as u64 + held.coming();
         let mut total: u64 = self.held.values().map(ahead).sum();
+        self.unasked = false;
         for (at, window) in self.queue.iter().enumerate() {
             let Some(held) = self.held.get_mut(window) else { continue };
             let full = total >= self.config.steps_ahead && (at > 0 || !held.buffer.is_empty());
@@ -706,10 +720,13 @@ impl<B> Client<B> {
             // the clients of a round, whose windows of the same turn are one stretch.
             let number = match (self.config.rounds, self.config.streams) {
                 (true, _) => window.0 / u64::from(self.config.consumers),
-                (false, 0..=1) => window.0,
+                (false, 0..=1) => window.0 / self.config.in_a_row.max(1),
                 (false, streams) => window.0 % streams,
             } + u64::from(held.failures);
-            let Some(worker) = self.workers.choose(now, number, held.last) else { return };
+            let Some(worker) = self.workers.choose(now, number, held.last) else {
+                self.unasked = true;
+                return;
+            };
             let (from, most) = (held.expected(), self.config.steps_per_fetch.max(1));
             held.asked = Some(Asked { worker, since: now, until: from + most });
             total += most;
@@ -969,6 +986,27 @@ mod tests {
         assert_eq!(fetches(&actions(&mut client)), [], "twice three times what is usual");
         client.tick(13_200);
         assert_eq!(fetches(&actions(&mut client)), [(TWO, 0, 1)]);
+    }
+
+    #[test]
+    fn when_all_workers_fail_the_first_is_asked_again_as_soon_as_it_may_be() {
+        let mut client = holding(&[0]);
+        client.workers(0, &[ONE, TWO]);
+        actions(&mut client);
+        client.worker_gone(200, ONE);
+        client.worker_gone(210, TWO);
+        actions(&mut client);
+        assert_eq!(client.wake(), Some(250), "the pause of the first");
+        // Whoever tells the time may be late: it is wanted until it was told.
+        client.data(300, ONE, Data { epoch: Epoch(7), ..data(0, 0, &[], false) });
+        assert_eq!(fetches(&actions(&mut client)), [(ONE, 0, 0)]);
+        client.worker_gone(400, ONE);
+        client.worker_gone(401, TWO);
+        actions(&mut client);
+        let wake = client.wake().expect("it wants to be told");
+        client.tick(wake);
+        assert_eq!(fetches(&actions(&mut client)).len(), 1);
+        assert!(client.wake().is_some_and(|at| at > wake));
     }
 
     #[test]

@@ -103,6 +103,10 @@ impl Workers {
         self.suspect.retain(|worker, _| known.contains(worker));
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.known.len()
+    }
+
     /// A worker has failed: it is left alone for a while, `most` at most.
     pub(crate) fn failed(&mut self, now: Millis, worker: WorkerId, most: Millis) {
         let (until, failures) = self.suspect.entry(worker).or_default();
@@ -136,10 +140,10 @@ impl Workers {
         self.known.iter().filter(trusted).nth(at as usize).copied()
     }
 
-    /// When somebody can be asked, if nobody can now.
-    pub(crate) fn ready_at(&self, now: Millis) -> Option<Millis> {
+    /// From when on somebody can be asked.
+    pub(crate) fn ready_at(&self) -> Option<Millis> {
         let until = |worker: &WorkerId| self.suspect.get(worker).map_or(0, |(until, _)| *until);
-        self.known.iter().map(until).min().filter(|until| *until > now)
+        self.known.iter().map(until).min()
     }
 }
 
@@ -161,7 +165,7 @@ mod tests {
         );
         workers.failed(50, one, 1_000);
         workers.failed(60, two, 1_000);
-        assert_eq!((workers.choose(70, 0, None), workers.ready_at(70)), (None, Some(110)));
+        assert_eq!((workers.choose(70, 0, None), workers.ready_at()), (None, Some(110)));
         assert_eq!(
             (workers.choose(110, 0, None), workers.choose(150, 0, None)),
             (Some(two), Some(one))

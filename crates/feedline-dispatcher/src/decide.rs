@@ -35,7 +35,7 @@ impl Default for Limits {
             idle_timeout: 24 * 3_600_000,
             spread: 1024,
             spread_each: 16,
-            most_held: 64,
+            most_held: 256,
             most_jobs: 10_000,
         }
     }

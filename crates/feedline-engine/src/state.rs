@@ -39,6 +39,8 @@ const VERSION: u32 = 1;
 const MOST_RUNS: usize = 1 << 12;
 /// Ranks of one run are never so many batches apart.
 const FAR_APART: u64 = 1 << 22;
+/// More epochs than any run has.
+const MOST_EPOCHS: u64 = 1 << 48;
 
 fn steps(pipeline: &Pipeline) -> Vec<String> {
     let calls = pipeline.plan.calls().iter().enumerate();
@@ -102,9 +104,12 @@ impl State {
                 state.rank, state.world, state.stretch
             )));
         }
-        let Position { left_over, tail, at, batches, taken, begun, .. } = &state.position;
-        let batches_in_all = state.places / state.stretch + state.world;
-        let inside = left_over.last().is_none_or(|span| span.end <= *tail)
+        let Position { epoch, left_over, tail, at, batches, skipped, taken, begun } =
+            &state.position;
+        let batches_in_all = (state.places / state.stretch).saturating_add(state.world);
+        let inside = *epoch < MOST_EPOCHS
+            && *skipped <= state.places
+            && left_over.last().is_none_or(|span| span.end <= *tail)
             && *tail <= state.places.saturating_add(state.world.saturating_mul(state.stretch))
             && at.is_none_or(|(number, row)| {
                 row < state.stretch.saturating_add(u64::from(state.by_length))

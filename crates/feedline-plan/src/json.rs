@@ -1,5 +1,6 @@
 //! The JSON form of a plan.
 
+use crate::text::is_name;
 use crate::{Call, MAX_BYTES, Plan, VERSION};
 use feedline_core::{Error, Result};
 use serde_json::{Map, Value};
@@ -85,6 +86,12 @@ fn read_call(at: usize, step: Value) -> Result<Call> {
     let Some(Value::String(step)) = args.remove("step") else {
         return Err(Error::pipeline(format!("step {at} has no name: give it \"step\": \"…\"")));
     };
+    // Other names would not survive the text form.
+    if let Some(odd) = [&step].into_iter().chain(args.keys()).find(|name| !is_name(name)) {
+        return Err(Error::pipeline(format!(
+            "step {at}: {odd:?} is no name; letters, digits and _ are"
+        )));
+    }
     Ok(Call { step, args })
 }
 
@@ -122,6 +129,9 @@ mod tests {
         assert!(error(r#"{"feedline":1}"#).contains("steps"));
         assert!(error(r#"{"feedline":1,"steps":[3]}"#).contains("step 0 is 3"));
         assert!(error(r#"{"feedline":1,"steps":[{"size":3}]}"#).contains("no name"));
+        assert!(error(r#"{"feedline":1,"steps":[{"step":"a b"}]}"#).contains("\"a b\" is no name"));
+        let odd = r#"{"feedline":1,"steps":[{"step":"range","count=1 | x":3}]}"#;
+        assert!(error(odd).contains("is no name; letters, digits and _ are"));
         assert!(error(r#"{"feedline":1,"steps":[],"seed":3}"#).contains("\"seed\""));
         assert!(error(&"[".repeat(100_000)).contains("not JSON"));
     }

@@ -37,6 +37,9 @@ impl fmt::Display for Call {
     }
 }
 
+/// What JSON calls the name of a step, so that no argument can be called so.
+const STEP: &str = "step";
+
 /// Whether a text can stand without quotes and still read back as text.
 fn is_bare(text: &str) -> bool {
     !text.is_empty()
@@ -45,7 +48,8 @@ fn is_bare(text: &str) -> bool {
         && serde_json::from_str::<Value>(text).is_err()
 }
 
-fn is_name(text: &str) -> bool {
+/// Whether a step or an argument can be called so.
+pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
@@ -87,6 +91,9 @@ fn read_call(text: &str) -> Result<(Call, &str)> {
             return Err(Error::pipeline(format!(
                 "{step}: arguments are written name=value, not {word:?}"
             )));
+        }
+        if name == STEP {
+            return Err(Error::pipeline(format!("{step}: no argument is called {STEP}")));
         }
         let (value, after) = read_value(after)
             .map_err(|reason| Error::pipeline(format!("{step}: argument {name}: {reason}")))?;
@@ -157,6 +164,7 @@ mod tests {
         assert!(error("range count=1 count=2").contains("twice"));
         assert!(error("range count= | x").contains("missing"));
         assert!(error("range count=[1,").contains("argument count"));
+        assert!(error("range count=1 step=2").contains("no argument is called step"));
         assert_eq!(parse("  "), Plan::default());
     }
 

@@ -48,7 +48,6 @@ impl Used {
     }
 
     /// One bit for each window, as the network carries them.
-    #[must_use]
     pub fn words(&self) -> &[u64] {
         &self.words
     }

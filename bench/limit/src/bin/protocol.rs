@@ -2,8 +2,10 @@
 //! the size of a cursor. One client takes and uses all windows of an epoch, in bulk.
 //!
 //! ```text
-//! cargo run --release -p feedline-limit --bin protocol [WINDOWS] [AT ONCE]
+//! cargo run --release -p feedline-limit --bin protocol [WINDOWS] [AT ONCE] [at-most-once]
 //! ```
+//!
+//! What exactly-once costs beyond at-most-once: `perf stat -e instructions:u` of both.
 
 use feedline_dispatcher::{Event, Limits, Presence, Record, State, decide};
 use feedline_wire::{
@@ -35,7 +37,13 @@ fn hear(cursor: &mut Cursor, standing: Standing) {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>());
+    let (words, numbers): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|text| text == "at-most-once");
+    let mut numbers = numbers.iter().map(|text| text.parse::<u64>());
+    let visitation = match words.is_empty() {
+        true => Visitation::ExactlyOnce,
+        false => Visitation::AtMostOnce,
+    };
     let windows = numbers.next().transpose()?.unwrap_or(1_000_000);
     let at_once = numbers.next().transpose()?.unwrap_or(16);
     let limits = Limits::default();
@@ -45,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (consumer, nonce, name) = (ConsumerIndex(0), Nonce(1), JobName("job".into()));
     let description = Description {
         dataset: "dataset".into(),
-        visitation: Visitation::ExactlyOnce,
+        visitation,
         order: Order::Any,
         windows: Windows { count: windows, steps: 8, last: 8 },
     };

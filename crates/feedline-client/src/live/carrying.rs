@@ -131,7 +131,7 @@ pub(super) fn tick(shared: &Arc<Shared>) {
     let mut inner = shared.lock();
     while !shared.is_closing() {
         let now = shared.now();
-        if inner.client.wake(now).is_some_and(|at| at <= now) {
+        if inner.client.wake().is_some_and(|at| at <= now) {
             inner.client.tick(now);
             shared.pump(&mut inner);
         }

@@ -1,9 +1,13 @@
 //! Fetching: a thread for each stream that is open at a time, with a connection of its own.
+//!
+//! Windows that follow each other and are asked of one worker come as one stream: what is asked for is
+//! all their steps, and each window ends where its steps do.
 
-use super::{Finisher, Shared, Stream};
+use super::{Fetching, Finisher, Inner, Shared, Stream};
 use feedline_core::{Error, Result, Rows, Stretch};
 use feedline_wire::stream::{Address, Client as Connection, ClientOptions, Next};
 use feedline_wire::{Ask, Data, Epoch, Offset, Window, WorkerId};
+use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +24,7 @@ const TOGETHER: usize = 64;
 type Key = (Epoch, Window, u64);
 
 /// Sees to it that somebody serves each stream.
-pub(super) fn staff(shared: &Arc<Shared>, inner: &mut super::Inner) {
+pub(super) fn staff(shared: &Arc<Shared>, inner: &mut Inner) {
     if shared.is_closing() {
         return;
     }
@@ -55,20 +59,34 @@ enum Ended {
     Refused(Error),
 }
 
+/// Windows that are being received, the first of them first.
+struct Coming {
+    keys: VecDeque<Key>,
+    /// Steps that are left of the first, as far as they are counted.
+    left: u64,
+    /// Steps of a whole window.
+    steps: u64,
+}
+
+/// Some steps of a window, and whether they are its last.
+type Portion = (Key, Vec<Result<Rows>>, bool);
+
 impl Fetcher {
     fn new(shared: Arc<Shared>, worker: WorkerId) -> Self {
         Self { shared, worker, connection: None }
     }
 
     fn run(mut self) {
-        while let Some(key) = self.wait() {
-            let ended = self.serve(key);
-            self.settle(key, ended);
+        while let Some(Fetching { epoch, windows, .. }) = self.wait() {
+            let keys: Vec<Key> =
+                windows.into_iter().map(|(window, number)| (epoch, window, number)).collect();
+            let ended = self.serve(&keys);
+            self.settle(&keys, ended);
         }
     }
 
     /// Waits for a stream to serve. Whoever waits counts as idle from its start.
-    fn wait(&self) -> Option<Key> {
+    fn wait(&self) -> Option<Fetching> {
         let since = Instant::now();
         let mut inner = self.shared.lock();
         loop {
@@ -77,21 +95,22 @@ impl Fetcher {
                 reachable.idle -= 1;
                 return None;
             }
-            if let Some(key) = reachable.queue.pop_front() {
+            if let Some(fetching) = reachable.queue.pop_front() {
                 reachable.idle -= 1;
-                return Some(key);
+                return Some(fetching);
             }
             let waited = self.shared.changed.wait_timeout(inner, IDLE);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn settle(&mut self, (epoch, window, number): Key, ended: Ended) {
+    fn settle(&mut self, keys: &[Key], ended: Ended) {
         let mut inner = self.shared.lock();
         let inner = &mut *inner;
-        let current = |stream: &Stream| stream.number == number;
-        if inner.streams.get(&(epoch, window)).is_some_and(current) {
-            inner.streams.remove(&(epoch, window));
+        for key in keys {
+            if current(inner, key).is_some() {
+                inner.streams.remove(&(key.0, key.1));
+            }
         }
         let now = self.shared.now();
         match ended {
@@ -121,8 +140,8 @@ impl Fetcher {
         self.shared.pump(inner);
     }
 
-    fn serve(&mut self, key: Key) -> Ended {
-        let Some((ask, addresses)) = self.asked(key) else { return Ended::Done };
+    fn serve(&mut self, keys: &[Key]) -> Ended {
+        let Some((ask, addresses, coming)) = self.asked(keys) else { return Ended::Done };
         match self.connect(&addresses) {
             Ok(()) => {}
             // It was found, and lets nobody in who shows what we have: waiting changes nothing.
@@ -130,19 +149,28 @@ impl Fetcher {
             Err(error) => return Ended::Gone(error),
         }
         let Some(mut connection) = self.connection.take() else { return Ended::Done };
-        let ended = self.stream(&mut connection, &ask, key);
+        let ended = self.stream(&mut connection, &ask, coming);
         if connection.is_connected() {
             self.connection = Some(connection);
         }
         ended
     }
 
-    /// What to ask for, and where, if the stream is still wanted.
-    fn asked(&self, (epoch, window, number): Key) -> Option<(Ask, Vec<String>)> {
+    /// What to ask for, and where: the windows that are still wanted, as far as they follow each
+    /// other. Others are asked for again when they are missed.
+    fn asked(&self, keys: &[Key]) -> Option<(Ask, Vec<String>, Coming)> {
         let inner = self.shared.lock();
-        let stream = inner.streams.get(&(epoch, window)).filter(|one| one.number == number)?;
+        let wanted = keys.iter().skip_while(|key| current(&inner, key).is_none());
+        let wanted: VecDeque<Key> =
+            wanted.take_while(|key| current(&inner, key).is_some()).copied().collect();
+        let (first, last) = (wanted.front()?, wanted.back()?);
+        let stream = current(&inner, first)?;
         let addresses = inner.workers.get(&self.worker)?.worker.addresses.clone();
-        Some((self.shared.ask(&inner, &stream.fetch), addresses))
+        let (_, windows) = inner.client.cut_of(first.0);
+        let steps = windows.steps;
+        let left = steps.saturating_sub(stream.fetch.from.0);
+        let ask = self.shared.ask(&inner, &stream.fetch, last.1);
+        Some((ask, addresses, Coming { keys: wanted, left, steps }))
     }
 
     fn connect(&mut self, addresses: &[String]) -> Result<()> {
@@ -150,7 +178,13 @@ impl Fetcher {
             return Ok(());
         }
         let settings = &self.shared.settings;
-        let options = ClientOptions { pool: self.shared.pool.clone(), ..settings.stream.clone() };
+        // All streams together have no more under way than may be held.
+        let share = settings.memory / self.shared.lock().streams_ahead();
+        let options = ClientOptions {
+            pool: self.shared.pool.clone(),
+            credit: settings.stream.credit.min(share as u64),
+            ..settings.stream.clone()
+        };
         let mut failed = Error::Service("the worker has no address".into());
         for address in addresses {
             let parsed: std::io::Result<Address> = address.parse();
@@ -166,57 +200,48 @@ impl Fetcher {
         Err(failed)
     }
 
-    fn stream(&self, connection: &mut Connection, ask: &Ask, key: Key) -> Ended {
+    fn stream(&self, connection: &mut Connection, ask: &Ask, mut coming: Coming) -> Ended {
         if let Err(error) = connection.request(&ask.encode()) {
             return Ended::Gone(error);
         }
-        let mut steps: Vec<Result<Rows>> = Vec::new();
         loop {
-            let Some(room) = self.wait_for_room(key) else { return Ended::Done };
-            let mut end = false;
-            match connection.next_within(LOOK_UP) {
-                Ok(Next::NotYet) => continue,
-                Ok(Next::End) => end = true,
-                Ok(Next::Stretch(stretch)) => {
-                    steps.push(self.finished(ask, stretch));
-                    while steps.len() < room.min(TOGETHER) && connection.is_more_here() {
-                        match connection.next_within(Duration::ZERO) {
-                            Ok(Next::Stretch(stretch)) => steps.push(self.finished(ask, stretch)),
-                            Ok(Next::End) => {
-                                end = true;
-                                break;
-                            }
-                            // It comes again at the next turn, with nothing before it.
-                            Ok(Next::NotYet) => break,
-                            Err(error) => match self.failed(connection, error) {
-                                Ok(step) => {
-                                    steps.push(step);
-                                    end = true;
-                                    break;
-                                }
-                                Err(ended) => {
-                                    self.bring(key, &mut steps, false);
-                                    return ended;
-                                }
-                            },
-                        }
-                    }
+            let Some(room) = self.wait_for_room(&coming.keys) else { return Ended::Done };
+            let mut portions = Vec::new();
+            let mut ended = None;
+            for taken in 0..room.min(TOGETHER) {
+                if taken > 0 && !connection.is_more_here() {
+                    break;
                 }
-                Err(error) => match self.failed(connection, error) {
-                    Ok(step) => {
-                        steps.push(step);
-                        end = true;
+                let patience = if taken == 0 { LOOK_UP } else { Duration::ZERO };
+                let step = match connection.next_within(patience) {
+                    Ok(Next::NotYet) => break,
+                    Ok(Next::End) => {
+                        coming.end(&mut portions);
+                        ended = Some(Ended::Done);
+                        break;
                     }
-                    Err(ended) => return ended,
-                },
+                    Ok(Next::Stretch(stretch)) => self.finished(ask, stretch),
+                    Err(error) => match self.failed(connection, error) {
+                        Ok(step) => step,
+                        Err(gone) => {
+                            ended = Some(gone);
+                            break;
+                        }
+                    },
+                };
+                // After a step that failed nothing is wanted.
+                let failed = step.is_err();
+                coming.push(step, failed, &mut portions);
+                if failed {
+                    ended = Some(Ended::Done);
+                    break;
+                }
             }
-            // After a step that failed nothing is wanted.
-            if let Some(failed) = steps.iter().position(Result::is_err) {
-                steps.truncate(failed + 1);
-                end = true;
+            self.bring(portions);
+            if let Some(ended) = ended {
+                return ended;
             }
-            self.bring(key, &mut steps, end);
-            if end {
+            if coming.keys.is_empty() {
                 return Ended::Done;
             }
         }
@@ -243,15 +268,17 @@ impl Fetcher {
     }
 
     /// How many steps may be taken, as soon as any may be; `None` if they are not wanted.
-    fn wait_for_room(&self, (epoch, window, number): Key) -> Option<usize> {
+    fn wait_for_room(&self, keys: &VecDeque<Key>) -> Option<usize> {
         let mut inner = self.shared.lock();
         loop {
             if self.shared.is_closing() {
                 return None;
             }
-            let stream = inner.streams.get(&(epoch, window)).filter(|one| one.number == number)?;
-            if stream.next < stream.until {
-                return Some((stream.until - stream.next).min(1 << 20) as usize);
+            let first = current(&inner, keys.front()?)?;
+            if first.next < first.until {
+                let rooms = keys.iter().map_while(|key| current(&inner, key));
+                let rooms = rooms.map(|stream| (stream.until - stream.next).min(1 << 20) as usize);
+                return Some(rooms.sum());
             }
             let waited = self.shared.changed.wait_timeout(inner, IDLE);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -259,31 +286,69 @@ impl Fetcher {
     }
 
     /// Hands steps to the core.
-    fn bring(&self, (epoch, window, number): Key, steps: &mut Vec<Result<Rows>>, end: bool) {
-        let steps = std::mem::take(steps);
-        if steps.is_empty() && !end {
+    fn bring(&self, portions: Vec<Portion>) {
+        if portions.is_empty() {
             return;
         }
         let mut inner = self.shared.lock();
         let inner = &mut *inner;
-        let Some(stream) = inner.streams.get_mut(&(epoch, window)) else { return };
-        if stream.number != number {
-            return;
-        }
-        let good = steps.iter().flatten();
-        let bytes: usize = good.map(Rows::bytes).sum();
-        inner.came = (inner.came.0 + bytes as u64, inner.came.1 + steps.len() as u64);
-        let gap = stream.since.elapsed().as_secs_f64() * 1e3;
-        inner.slow = if gap > inner.slow { gap } else { inner.slow - (inner.slow - gap) / 512.0 };
-        stream.since = Instant::now();
-        let offset = Offset(stream.next);
-        stream.next += steps.len() as u64;
-        let incarnation = stream.fetch.incarnation;
         inner.refusals.remove(&self.worker);
-        inner.client.set_fetch_p99(inner.slow as u64);
-        inner.settle_ahead(self.shared.settings.memory);
-        let data = Data { incarnation, epoch, window, offset, steps, end };
-        inner.client.data(self.shared.now(), self.worker, data);
+        for ((epoch, window, number), steps, end) in portions {
+            let stream = inner.streams.get_mut(&(epoch, window));
+            let Some(stream) = stream.filter(|stream| stream.number == number) else { continue };
+            let good = steps.iter().flatten();
+            let bytes: usize = good.map(Rows::bytes).sum();
+            inner.came = (inner.came.0 + bytes as u64, inner.came.1 + steps.len() as u64);
+            let gap = stream.since.elapsed().as_secs_f64() * 1e3;
+            inner.slow =
+                if gap > inner.slow { gap } else { inner.slow - (inner.slow - gap) / 512.0 };
+            stream.since = Instant::now();
+            let offset = Offset(stream.next);
+            stream.next += steps.len() as u64;
+            let incarnation = stream.fetch.incarnation;
+            let data = Data { incarnation, epoch, window, offset, steps, end };
+            inner.client.set_fetch_p99(inner.slow as u64);
+            inner.settle_ahead(self.shared.settings.memory);
+            inner.client.data(self.shared.now(), self.worker, data);
+        }
         self.shared.pump(inner);
+    }
+}
+
+/// A stream, if it is the one that was begun with this number.
+fn current<'a>(inner: &'a Inner, (epoch, window, number): &Key) -> Option<&'a Stream> {
+    inner.streams.get(&(*epoch, *window)).filter(|stream| stream.number == *number)
+}
+
+impl Coming {
+    /// Takes in the next step of the first window. Where another follows, the window ends with its last
+    /// step; otherwise the worker says where it ends, or a failure does.
+    fn push(&mut self, step: Result<Rows>, last: bool, portions: &mut Vec<Portion>) {
+        let Some(key) = self.keys.front().copied() else { return };
+        self.left = self.left.saturating_sub(1);
+        let end = last || self.left == 0 && self.keys.len() > 1;
+        match portions.last_mut() {
+            Some((known, steps, false)) if *known == key => {
+                steps.push(step);
+                if let Some(portion) = portions.last_mut() {
+                    portion.2 = end;
+                }
+            }
+            _ => portions.push((key, vec![step], end)),
+        }
+        if end {
+            self.keys.pop_front();
+            self.left = self.steps;
+        }
+    }
+
+    /// There is no more: what has not come of any window does not exist.
+    fn end(&mut self, portions: &mut Vec<Portion>) {
+        for key in self.keys.drain(..) {
+            match portions.last_mut() {
+                Some((known, _, end)) if *known == key => *end = true,
+                _ => portions.push((key, Vec::new(), true)),
+            }
+        }
     }
 }

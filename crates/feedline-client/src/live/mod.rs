@@ -29,6 +29,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// The most windows that are fetched together.
+const MOST_JOINED: usize = 64;
+
+/// The most windows that are held: the dispatcher grants no more.
+const MOST_HELD: usize = 256;
+
+/// How long the dispatcher takes to answer, at most, nearly always.
+const SOON: Duration = Duration::from_millis(10);
+
 /// What is fetched, and with how much memory.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -62,6 +71,13 @@ pub struct Finisher(pub Arc<Finishing>);
 impl fmt::Debug for Finisher {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str("Finisher")
+    }
+}
+
+impl Settings {
+    /// Whether windows that follow each other are steps that follow each other.
+    fn joins(&self) -> bool {
+        !self.sorted && self.streams.is_none()
     }
 }
 
@@ -155,6 +171,8 @@ struct Inner {
     totals: Totals,
     /// Bytes and steps that came, to tell how large a step is.
     came: (u64, u64),
+    /// Since when, from how many steps on, and how many steps a second the trainer uses.
+    pace: (Instant, u64, f64),
     /// How long a step takes that is waited for, at most, nearly always.
     slow: f64,
     fetchers: Vec<JoinHandle<()>>,
@@ -163,8 +181,16 @@ struct Inner {
 /// A worker, and what it is still to be asked for.
 struct Reachable {
     worker: Worker,
-    queue: VecDeque<(Epoch, Window, u64)>,
+    queue: VecDeque<Fetching>,
     idle: usize,
+}
+
+/// Windows that follow each other and are fetched together, each with the number of its stream.
+struct Fetching {
+    epoch: Epoch,
+    windows: Vec<(Window, u64)>,
+    /// Whether all of each is wanted, so that another can follow.
+    whole: bool,
 }
 
 /// A window that is being fetched.
@@ -207,6 +233,7 @@ impl Live {
             failed: None,
             totals: Totals::default(),
             came: (0, 0),
+            pace: (Instant::now(), 0, 0.0),
             slow: 0.0,
             fetchers: Vec::new(),
         };
@@ -323,7 +350,7 @@ impl Shared {
                     self.speak.notify_one();
                 }
                 Action::Fetch { worker, fetch } => {
-                    inner.fetch(worker, fetch);
+                    inner.fetch(worker, fetch, self.settings.joins());
                     self.changed.notify_all();
                 }
                 out @ (Action::Deliver { .. } | Action::EndOfEpoch(_) | Action::Fail(_)) => {
@@ -351,20 +378,22 @@ impl Shared {
         })
     }
 
-    /// What a worker is asked for so that a window comes from an offset on.
-    fn ask(&self, inner: &Inner, fetch: &Fetch) -> Ask {
+    /// What a worker is asked for so that a window comes from an offset on, and those that follow it
+    /// up to `last`.
+    fn ask(&self, inner: &Inner, fetch: &Fetch, last: Window) -> Ask {
         let (start, windows) = inner.client.cut_of(fetch.epoch);
         let (window, from) = (fetch.window.0, fetch.from.0);
         let streams = self.settings.streams.map(|streams| (streams, streams.of(fetch.window)));
         // Where a rank or a stream has fewer steps, the worker ends the window earlier.
+        let before = (last.0 - window).saturating_mul(windows.steps);
         let (rank, world, block, steps) = match inner.order {
             Order::Any => match streams {
-                None => (0, 1, window, windows.steps_of(fetch.window)),
+                None => (0, 1, window, before.saturating_add(windows.steps_of(last))),
                 Some((_, (_, own))) => (0, 1, own, windows.steps),
             },
             Order::Exact => {
                 let world = u64::from(inner.consumers);
-                (window % world, world, window / world, windows.steps)
+                (window % world, world, window / world, before.saturating_add(windows.steps))
             }
         };
         let (first, steps, from) = match self.settings.sorted {
@@ -402,7 +431,7 @@ impl Shared {
 
 impl Inner {
     /// Takes up a fetch: lets the stream go on that stands there, or begins another.
-    fn fetch(&mut self, worker: WorkerId, fetch: Fetch) {
+    fn fetch(&mut self, worker: WorkerId, fetch: Fetch, joins: bool) {
         let until = fetch.from.0.saturating_add(fetch.most);
         let key = (fetch.epoch, fetch.window);
         if let Some(stream) = self.streams.get_mut(&key)
@@ -419,8 +448,23 @@ impl Inner {
         {
             self.totals.failures += 1;
         }
-        if let Some(reachable) = self.workers.get_mut(&worker) {
-            reachable.queue.push_back((fetch.epoch, fetch.window, number));
+        let Some(reachable) = self.workers.get_mut(&worker) else { return };
+        let (_, windows) = self.client.cut_of(fetch.epoch);
+        let whole = joins && until >= windows.steps_of(fetch.window);
+        let follows = |last: &&mut Fetching| {
+            let next = last.windows.last().map(|(window, _)| Window(window.0 + 1));
+            last.whole && last.epoch == fetch.epoch && next == Some(fetch.window)
+        };
+        let last = reachable.queue.back_mut().filter(|_| fetch.from.0 == 0).filter(follows);
+        match last.filter(|last| last.windows.len() < MOST_JOINED) {
+            Some(last) => {
+                last.windows.push((fetch.window, number));
+                last.whole = whole;
+            }
+            None => {
+                let windows = vec![(fetch.window, number)];
+                reachable.queue.push_back(Fetching { epoch: fetch.epoch, windows, whole });
+            }
         }
     }
 
@@ -429,7 +473,21 @@ impl Inner {
         let (bytes, steps) = self.came;
         let each = bytes.checked_div(steps).unwrap_or(1 << 20).max(64);
         let ahead = (memory as u64 / each).clamp(2, 1 << 16);
-        self.client.set_ahead(ahead, (self.workers.len() * 2).clamp(2, 48));
+        let (since, from, rate) = &mut self.pace;
+        let seconds = since.elapsed().as_secs_f64();
+        if seconds > 0.02 {
+            *rate = (self.totals.steps - *from) as f64 / seconds;
+            (*since, *from) = (Instant::now(), self.totals.steps);
+        }
+        // Two for each worker, or as many as are used while the dispatcher answers.
+        let (_, windows) = self.client.cut_of(self.client.epoch());
+        let soon = (*rate * SOON.as_secs_f64()) as usize / windows.steps.max(1) as usize;
+        self.client.set_ahead(ahead, soon.clamp(self.streams_ahead(), MOST_HELD));
+    }
+
+    /// How many streams there may be at a time.
+    fn streams_ahead(&self) -> usize {
+        (self.workers.len() * 2).clamp(2, 48)
     }
 
     fn hand_over(&mut self, out: Action<Result<Rows>>) -> Result<Next> {

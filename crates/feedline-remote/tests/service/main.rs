@@ -5,6 +5,7 @@
 mod any;
 mod exact;
 mod jobs;
+mod rough;
 mod saving;
 mod streams;
 mod trust;

@@ -155,7 +155,7 @@ impl World {
                 Action::Fail(error) => self.fail(process, &error)?,
             }
         }
-        let wake = self.processes[process].client.wake(self.now).map(|wake| wake.max(self.now + 1));
+        let wake = self.processes[process].client.wake().map(|wake| wake.max(self.now + 1));
         let known = &mut self.processes[process];
         if known.alive
             && !known.finished

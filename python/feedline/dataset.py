@@ -570,6 +570,10 @@ class Dataset:
         shared_memory: bool = True,
         local_from: str | None = None,
         rounds: bool = False,
+        token: str | os.PathLike[str] | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+        server_name: str | None = None,
     ) -> Distributed:
         """A loader whose samples are prepared by the workers of a service.
 
@@ -583,12 +587,21 @@ class Dataset:
         `visitation` says so. Visitation "per-worker" goes through all data once for each worker, in an
         order of its own; "by-index" and "by-file" part the samples or the files between the workers,
         each of which prepares its own part while it lives. `streams` is the number of such passes or
-        parts; a job of one consumer has as many as there are workers unless it is given. `memory` bounds what is received ahead, `window` is the number of steps
-        that are dealt at a time, and after `timeout` seconds without a batch an error says what is
+        parts; a job of one consumer has as many as there are workers unless it is given.
+
+        `memory` bounds what is received ahead, `window` is the number of steps that are dealt at a
+        time, and after `timeout` seconds without a batch an error says what is
         waited for. On the same host batches come through shared memory, unless that is switched off.
         `local_from` names the first step that is taken here and not by workers: the last ones often
         make samples larger, and the results are equal. `rounds` deals the batches of `bucket` to the
         clients of a synchronous job so that in each step all of them have samples of one length class.
+
+        A service that asks for tokens gets the one in the file `token`, which is read again when it
+        changes. With `ca`, the authority that its certificates are signed by, everything goes over
+        TLS; `certificate` is a pair of files, the client's own certificate and its key, if the service
+        asks for one, and `server_name` the name in the servers' certificates if it is not their
+        hosts'. What is not given is taken from FEEDLINE_TOKEN_FILE, FEEDLINE_CA, FEEDLINE_CERTIFICATE,
+        FEEDLINE_CERTIFICATE_KEY and FEEDLINE_SERVER_NAME.
         """
         from .service import Distributed
 
@@ -609,6 +622,10 @@ class Dataset:
             shared_memory=shared_memory,
             local_from=local_from,
             rounds=rounds,
+            token=token,
+            ca=ca,
+            certificate=certificate,
+            server_name=server_name,
         )
 
     def save(
@@ -624,6 +641,10 @@ class Dataset:
         progress: bool = True,
         service: str | None = None,
         timeout: float | None = None,
+        token: str | os.PathLike[str] | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+        server_name: str | None = None,
     ) -> Saved:
         """Computes an epoch and keeps its samples in a folder of Arrow files, which `fl.arrow` reads.
 
@@ -636,6 +657,7 @@ class Dataset:
         `service` is the address of a dispatcher whose workers compute and write the files: the folder
         must be the same place for them, and one that they may write to (`feedline worker --save-to`).
         Workers may be lost and come; the call fails if none has been there for `timeout` seconds.
+        `token`, `ca`, `certificate` and `server_name` are those of `distribute`.
         """
         from .saving import save
 
@@ -651,6 +673,10 @@ class Dataset:
             progress=progress,
             service=service,
             timeout=timeout,
+            token=token,
+            ca=ca,
+            certificate=certificate,
+            server_name=server_name,
         )
 
     def __iter__(self) -> Iterator[Batch]:

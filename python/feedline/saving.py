@@ -49,6 +49,10 @@ def save(
     progress: bool,
     service: str | None,
     timeout: float | None,
+    token: str | os.PathLike[str] | None,
+    ca: str | os.PathLike[str] | None,
+    certificate: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None,
+    server_name: str | None,
 ) -> Saved:
     for name, value in {"rows": rows, "threads": threads}.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
@@ -61,8 +65,14 @@ def save(
         raise ValueError("timeout goes with service")
     if service is not None and (threads is not None or memory is not None):
         raise ValueError("threads and memory are for saving here; on a service its workers have their own")
-    where = {"url": service, "timeout": timeout} if service is not None else None
-    if where is not None:
+    if service is None and (token or ca or certificate or server_name):
+        raise ValueError("token, ca, certificate and server_name go with service")
+    where: dict[str, Any] | None = None
+    if service is not None:
+        from .service import trusted
+
+        shown = trusted(service, token, ca, certificate, server_name)
+        where = {"url": service, "timeout": timeout, **shown}
         where = {name: value for name, value in where.items() if value is not None}
     options: dict[str, Any] = {"threads": threads, "memory": memory}
     options = {name: value for name, value in options.items() if value is not None}

@@ -22,6 +22,49 @@ if TYPE_CHECKING:
 
 Visitation = Literal["exactly-once", "at-most-once", "per-worker", "by-index", "by-file"]
 
+# What the environment may say of other services.
+_TRUST = (
+    "FEEDLINE_KEY_FILE",
+    "FEEDLINE_AUDIENCE",
+    "FEEDLINE_TLS_CERTIFICATE",
+    "FEEDLINE_TLS_KEY",
+    "FEEDLINE_TLS_CLIENTS",
+    "FEEDLINE_TOKEN_FILE",
+    "FEEDLINE_CA",
+    "FEEDLINE_CERTIFICATE",
+    "FEEDLINE_CERTIFICATE_KEY",
+    "FEEDLINE_SERVER_NAME",
+)
+
+# The dispatchers of this process's own clusters, which ask for nothing.
+_own: set[str] = set()
+
+
+def trusted(
+    url: str,
+    token: str | os.PathLike[str] | None,
+    ca: str | os.PathLike[str] | None,
+    certificate: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None,
+    server_name: str | None,
+) -> dict[str, Any]:
+    """What is shown to a service and how it is trusted; from the environment where it is not given."""
+    if url not in _own:
+        given = os.environ.get
+        token = token or given("FEEDLINE_TOKEN_FILE")
+        ca = ca or given("FEEDLINE_CA")
+        pair = (given("FEEDLINE_CERTIFICATE"), given("FEEDLINE_CERTIFICATE_KEY"))
+        if certificate is None and pair[0] and pair[1]:
+            certificate = (pair[0], pair[1])
+        server_name = server_name or given("FEEDLINE_SERVER_NAME")
+    if certificate is not None and (isinstance(certificate, (str, bytes)) or len(certificate) != 2):
+        raise ValueError("certificate: give two files, the certificate and its private key")
+    return {
+        "token": token and os.fspath(token),
+        "ca": ca and os.fspath(ca),
+        "certificate": certificate and tuple(os.fspath(one) for one in certificate),
+        "server_name": server_name,
+    }
+
 
 class Distributed(Loader):
     """A loader whose samples are prepared by a service's workers: `ds.distribute(…)`.
@@ -49,6 +92,10 @@ class Distributed(Loader):
         shared_memory: bool = True,
         local_from: str | None = None,
         rounds: bool = False,
+        token: str | os.PathLike[str] | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+        server_name: str | None = None,
     ) -> None:
         super().__init__(
             dataset, rank=consumer, world=consumers, seed=seed, with_index=with_index, rounds=rounds
@@ -66,6 +113,7 @@ class Distributed(Loader):
             "timeout": timeout,
             "shared_memory": shared_memory,
             "local_from": local_from,
+            **trusted(url, token, ca, certificate, server_name),
         }
         self.url = url
         self.job = job
@@ -140,6 +188,7 @@ class LocalCluster:
         folder = os.path.join(self._folder.name, "journal") if journal is None else journal
         self._dispatcher = _core.Dispatcher(listen, os.fspath(folder))
         self.url = self._dispatcher.address
+        _own.add(self.url)
         self._arguments: list[str] = []
         if threads is not None:
             self._arguments += ["--threads", str(threads)]
@@ -193,7 +242,10 @@ class LocalCluster:
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "feedline", "worker", "--dispatcher", self.url]
         command += ["--with-parent", "--save-to", "/", *self._arguments]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        said = {name: value for name, value in os.environ.items() if name not in _TRUST}
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=said
+        )
 
     def _follow(self) -> None:
         most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -231,6 +283,7 @@ class LocalCluster:
             if one.stdout is not None:
                 one.stdout.close()
         self._dispatcher.stop()
+        _own.discard(self.url)
         self._folder.cleanup()
 
     def __enter__(self) -> Self:

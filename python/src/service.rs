@@ -4,8 +4,10 @@ use crate::error::raise;
 use feedline_core::Error;
 use feedline_dispatcher::{Dispatcher as Running, Options as ServerOptions};
 use feedline_remote::Job;
-use feedline_rpc::Remote;
+use feedline_rpc::{Remote, RemoteOptions};
 use feedline_wire::control::{Control, Failure};
+use feedline_wire::tls::ClientTls;
+use feedline_wire::token::TokenFile;
 use feedline_wire::{Order, Parting, Streams, Visitation};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -29,13 +31,15 @@ fn failed(failure: Failure) -> PyErr {
 /// A job and its dispatcher, by name of argument.
 pub(crate) fn job(given: &Bound<'_, PyDict>) -> PyResult<(Arc<dyn Control>, Job)> {
     let mut job = Job::new("");
-    let mut control: Option<Arc<dyn Control>> = None;
-    for (name, value) in given {
-        match name.extract::<String>()?.as_str() {
-            "url" => {
-                let url: String = value.extract()?;
-                control = Some(Arc::new(Remote::new(&url).map_err(failed)?));
-            }
+    let mut reached = RemoteOptions::new("");
+    let (mut authority, mut identity, mut name) = (None, None, None);
+    for (option, value) in given {
+        match option.extract::<String>()?.as_str() {
+            "url" => reached.address = value.extract()?,
+            "token" => reached.token = value.extract()?,
+            "ca" => authority = value.extract::<Option<PathBuf>>()?,
+            "certificate" => identity = value.extract::<Option<(PathBuf, PathBuf)>>()?,
+            "server_name" => name = value.extract::<Option<String>>()?,
             "name" => job.name = value.extract()?,
             "order" => {
                 job.order = match value.extract::<String>()?.as_str() {
@@ -99,9 +103,19 @@ pub(crate) fn job(given: &Bound<'_, PyDict>) -> PyResult<(Arc<dyn Control>, Job)
             other => return Err(PyValueError::new_err(format!("there is no option {other}"))),
         }
     }
-    let control =
-        control.ok_or_else(|| PyValueError::new_err("the address of a dispatcher is missing"))?;
-    Ok((control, job))
+    if reached.address.is_empty() {
+        return Err(PyValueError::new_err("the address of a dispatcher is missing"));
+    }
+    if authority.is_none() && (identity.is_some() || name.is_some()) {
+        return Err(PyValueError::new_err("certificate and server_name are of use with ca alone"));
+    }
+    reached.tls = authority.map(|authority| ClientTls { authority, identity, name });
+    let token = reached.token.as_deref().map(TokenFile::open).transpose();
+    job.stream.token = token.map_err(PyValueError::new_err)?;
+    let trust = reached.tls.as_ref().map(|tls| tls.trust(&[])).transpose();
+    job.stream.tls = trust.map_err(PyValueError::new_err)?;
+    let control = Remote::with(&reached).map_err(failed)?;
+    Ok((Arc::new(control), job))
 }
 
 /// How the service of a dispatcher stands, as JSON.

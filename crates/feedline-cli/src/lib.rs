@@ -6,6 +6,7 @@
 //!  peek     what comes out?         save     keep what comes out
 //!
 //!  dispatcher  worker  cluster   run a service        status  top  job  journal   look after it
+//!  certs  token                  let its parts know each other
 //! ```
 //!
 //! Each command is one file with its options and its work. Results go to stdout, for people or, with
@@ -75,7 +76,7 @@ enum Command {
     /// Run a service's dispatcher: it decides who does what, and remembers it
     Dispatcher(service::dispatcher::Args),
     /// Run a service's worker: it computes windows and serves them
-    Worker(service::worker::Args),
+    Worker(Box<service::worker::Args>),
     /// Run a dispatcher and workers in one process, for trying
     Cluster(service::cluster::Args),
     /// Say how a service stands: workers, jobs, rates, waiting
@@ -86,6 +87,10 @@ enum Command {
     Job(service::job::Args),
     /// Repair a dispatcher's damaged journal
     Journal(service::journal::Args),
+    /// Make certificates for TLS: an authority, one for servers, one for clients
+    Certs(service::certs::Args),
+    /// Make a key, or a token that is signed with it
+    Token(service::token::Args),
     /// Watch Feedline feed a simulated accelerator and resume exactly where it stopped
     Demo(demo::Args),
 }
@@ -121,6 +126,8 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Top(args) => service::top::run(&args, &output),
         Command::Job(args) => service::job::run(&args, &output),
         Command::Journal(args) => service::journal::run(&args, &output),
+        Command::Certs(args) => service::certs::run(&args, &output),
+        Command::Token(args) => service::token::run(&args, &output),
         Command::Demo(args) => demo::run(&args, &output),
     };
     match result {

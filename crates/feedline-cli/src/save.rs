@@ -3,14 +3,13 @@
 use crate::Usage;
 use crate::input::{PlanArg, parse_bytes};
 use crate::output::{Output, bytes, count, seconds};
-use crate::service::connect;
+use crate::service::trust::Asking;
 use anyhow::{Result, bail};
 use feedline_core::Seed;
 use feedline_engine::Options;
 use feedline_engine::save::{SaveOptions, SaveProgress, Saved, ShardSize, Shards};
 use feedline_ops::Pipeline;
 use feedline_wire::control::Control;
-use feedline_wire::stream::ClientOptions;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -48,6 +47,8 @@ pub(crate) struct Args {
     /// Let the workers of a service write the files: the folder must be the same place for them
     #[arg(long, value_name = "URL", conflicts_with_all = ["threads", "memory"])]
     dispatcher: Option<String>,
+    #[command(flatten)]
+    asking: Asking,
 }
 
 #[derive(Serialize)]
@@ -63,7 +64,7 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
-    let Args { plan, out, seed, epoch, shard, rows, threads, memory, dispatcher } = args;
+    let Args { plan, out, seed, epoch, shard, rows, threads, memory, dispatcher, asking } = args;
     if out.as_os_str().is_empty() {
         bail!(Usage("the folder to save to has no name".into()));
     }
@@ -71,8 +72,8 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     let service = match dispatcher {
         None => None,
         Some(url) => {
-            let control: Arc<dyn Control> = Arc::new(connect(url)?);
-            Some((control, Pipeline::open(&plan, &*store, &blobs)?))
+            let control: Arc<dyn Control> = Arc::new(asking.connect(url, false)?);
+            Some((control, asking.stream()?, Pipeline::open(&plan, &*store, &blobs)?))
         }
     };
     let size = match (rows, shard) {
@@ -102,8 +103,8 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     let options = SaveOptions { run, progress: Some(&tell), ..SaveOptions::default() };
     let saved = match &service {
         None => feedline_engine::save::save(shards, out, &options),
-        Some((control, pipeline)) => {
-            let how = (&ClientOptions::default(), PATIENCE);
+        Some((control, stream, pipeline)) => {
+            let how = (stream, PATIENCE);
             feedline_remote::save(control, (shards, pipeline), &blobs, out, &options, how)
         }
     };

@@ -4,9 +4,8 @@
 //! (so that no web page elsewhere can have a browser ask), be GET or HEAD, and where a token is
 //! asked for, bear it.
 
-use feedline_wire::tls::ServerTls;
-use feedline_wire::token::{Key, Role};
-use feedline_wire::watched::Watched;
+use feedline_wire::tls::{Identity, ServerTls};
+use feedline_wire::token::{Guard, Role};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
@@ -18,7 +17,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_rustls::TlsAcceptor;
@@ -69,8 +68,8 @@ pub type Pages = Arc<dyn Fn(&str) -> Option<Page> + Send + Sync>;
 pub struct HttpOptions {
     /// Names of this host beside `localhost` and its addresses.
     pub names: Vec<String>,
-    /// Asks for tokens of operators, signed with this key for this audience.
-    pub key: Option<(Arc<Watched<Key>>, String)>,
+    /// Asks for tokens of operators.
+    pub guard: Option<Guard>,
     /// Serves over TLS.
     pub tls: Option<ServerTls>,
     /// Serves other hosts without token and TLS.
@@ -104,15 +103,14 @@ impl HttpServer {
         let listener = std::net::TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
-        let guarded = options.key.is_some() && options.tls.is_some();
+        let guarded = options.guard.is_some() && options.tls.is_some();
         if !local.ip().is_loopback() && !guarded && !options.insecure {
             return Err(format!(
                 "pages at {address} could be read by other hosts: set TLS and a key for tokens, or \
                  `insecure`"
             ));
         }
-        let tls = options.tls.as_ref().map(|tls| tls.config(&["http/1.1"])).transpose()?;
-        let tls = tls.map(TlsAcceptor::from);
+        let tls = options.tls.as_ref().map(|tls| tls.identity(&["http/1.1"])).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(failed)?;
         let (stop, stopped) = oneshot::channel();
@@ -148,7 +146,7 @@ impl Drop for HttpServer {
     }
 }
 
-async fn accept(listener: std::net::TcpListener, tls: Option<TlsAcceptor>, desk: Arc<Desk>) {
+async fn accept(listener: std::net::TcpListener, tls: Option<Identity>, desk: Arc<Desk>) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let seats = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
@@ -165,7 +163,8 @@ async fn accept(listener: std::net::TcpListener, tls: Option<TlsAcceptor>, desk:
             let _ = tokio::time::timeout(PATIENCE * 3, async {
                 match tls {
                     None => desk.serve(TokioIo::new(stream)).await,
-                    Some(tls) => {
+                    Some(identity) => {
+                        let tls = TlsAcceptor::from(identity.config());
                         let stream = tokio::time::timeout(PATIENCE, tls.accept(stream)).await;
                         if let Ok(Ok(stream)) = stream {
                             desk.serve(TokioIo::new(stream)).await;
@@ -252,10 +251,10 @@ impl Desk {
     }
 
     fn is_operator<B>(&self, request: &Request<B>) -> bool {
-        let Some((key, audience)) = &self.options.key else { return true };
+        let Some(guard) = &self.options.guard else { return true };
         let token = request.headers().get(header::AUTHORIZATION);
         let token = token.and_then(|token| token.to_str().ok()?.strip_prefix("Bearer "));
-        let verified = token.map(|token| key.get().verify(token, audience, SystemTime::now()));
+        let verified = token.map(|token| guard.check(token));
         matches!(verified, Some(Ok(token)) if token.role == Role::Operator)
     }
 }
@@ -263,7 +262,7 @@ impl Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use feedline_wire::token::Token;
+    use feedline_wire::token::{Key, Token};
     use std::io::{Read, Write};
     use std::net::TcpStream;
 
@@ -333,8 +332,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let key = Key::make(&path).unwrap();
-        let watched = Arc::new(Watched::new(&path, Key::read).unwrap());
-        let options = HttpOptions { key: Some((watched, "here".into())), ..HttpOptions::default() };
+        let guard = Some(Guard::open(&path, "here").unwrap());
+        let options = HttpOptions { guard, ..HttpOptions::default() };
         let server = HttpServer::start("127.0.0.1:0", options, pages()).unwrap();
         let with = |path: &str, role: Option<Role>| {
             let token = role.map(|role| key.sign(&Token::new(role, "here", PATIENCE)));

@@ -5,13 +5,14 @@
 //! - [`blob`]: data that belongs to a plan.
 //! - [`Remote`]: the dispatcher as workers and clients call it, from plain threads.
 //! - [`Address`]: where it is.
-//! - [`http`]: what a process shows of itself to browsers and to whoever collects its metrics.
+//! - [`http`]: what a process shows of itself to browsers and to whoever collects its [`metrics`].
 
 pub mod access;
 mod address;
 pub mod blob;
 pub mod convert;
 pub mod http;
+pub mod metrics;
 mod remote;
 
 pub use address::{Address, AddressError};

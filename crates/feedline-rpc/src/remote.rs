@@ -15,18 +15,16 @@ use feedline_core::{Blobs, Tensor};
 use feedline_wire::control::{
     Beat, Control, Dataset, DatasetId, Failure, Orders, Report, Roster, WorkerKey,
 };
-use feedline_wire::secret::Secret;
 use feedline_wire::status::Status;
-use feedline_wire::tls::ClientTls;
-use feedline_wire::token::read_file;
-use feedline_wire::watched::Watched;
+use feedline_wire::tls::{ClientTls, Trust};
+use feedline_wire::token::TokenFile;
 use feedline_wire::{Reply, Request};
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
@@ -96,7 +94,7 @@ impl RemoteOptions {
 /// What every call carries.
 #[derive(Clone, Debug)]
 struct Headers {
-    token: Option<Arc<Watched<Secret<String>>>>,
+    token: Option<TokenFile>,
 }
 
 impl tonic::service::Interceptor for Headers {
@@ -124,17 +122,16 @@ impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Duplex for 
 #[derive(Clone)]
 struct Connector {
     address: Address,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<(Trust, ServerName<'static>)>,
 }
 
 impl Connector {
     fn new(address: Address, tls: Option<&ClientTls>) -> Result<Self, String> {
         let tls = match (&address, tls) {
             (Address::Tcp { host, .. }, Some(tls)) => {
-                let name = tls.name.clone().unwrap_or_else(|| host.clone());
-                let server = ServerName::try_from(name.clone())
-                    .map_err(|_| format!("{name:?} is no name of a server"))?;
-                Some((TlsConnector::from(tls.config(&["h2"])?), server))
+                let trust = tls.trust(&["h2"])?;
+                let name = trust.name_of(host)?;
+                Some((trust, name))
             }
             _ => None,
         };
@@ -148,7 +145,10 @@ impl Connector {
                 stream.set_nodelay(true)?;
                 match self.tls {
                     None => Box::new(stream),
-                    Some((tls, name)) => Box::new(tls.connect(name, stream).await?),
+                    Some((trust, name)) => {
+                        let tls = TlsConnector::from(trust.config());
+                        Box::new(tls.connect(name, stream).await?)
+                    }
                 }
             }
             Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
@@ -182,8 +182,7 @@ impl Remote {
                 "a token would travel to {address} in the clear: use TLS"
             )));
         }
-        let token = token.as_ref().map(|path| Watched::new(path, read_file)).transpose();
-        let token = token.map_err(Failure::Invalid)?.map(Arc::new);
+        let token = token.as_deref().map(TokenFile::open).transpose().map_err(Failure::Invalid)?;
         let connector = Connector::new(address.clone(), tls.as_ref()).map_err(Failure::Invalid)?;
         let unavailable =
             |error: io::Error| Failure::Unavailable(format!("no thread for it: {error}"));

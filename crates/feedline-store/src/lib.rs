@@ -1,13 +1,37 @@
-//! Bytes by name and range: local files, and local files at the speed of a slower disk.
+//! Bytes by name and range: local files, those below some folders alone, and local files at the speed
+//! of a slower disk.
 
+#[cfg(target_os = "linux")]
+mod confined;
 mod local;
 mod throttled;
 
+#[cfg(target_os = "linux")]
+pub use confined::ConfinedStore;
 pub use local::LocalStore;
 pub use throttled::ThrottledStore;
 
 use feedline_core::{Error, Result, Store};
+use std::path::PathBuf;
 use std::sync::Arc;
+
+/// The store of this machine, of which only what lies below these folders may be read.
+///
+/// # Errors
+///
+/// If a folder cannot be opened, or this system cannot confine reads.
+pub fn confined_store(folders: &[PathBuf]) -> Result<Arc<dyn Store>> {
+    if std::env::var_os("FEEDLINE_READ_MBPS").is_some() {
+        return Err(Error::Source(
+            "FEEDLINE_READ_MBPS is for measuring: reads cannot be confined to folders with it"
+                .into(),
+        ));
+    }
+    #[cfg(target_os = "linux")]
+    return Ok(Arc::new(ConfinedStore::new(folders)?));
+    #[cfg(not(target_os = "linux"))]
+    return Err(Error::Source(format!("reads can be confined to {folders:?} on Linux only")));
+}
 
 /// The store of this machine: its files, throttled if `FEEDLINE_READ_MBPS` says how many megabytes a
 /// second may be read.

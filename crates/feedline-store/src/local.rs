@@ -29,7 +29,7 @@ impl Store for LocalStore {
         } else {
             entries.push(entry(root.to_owned(), &meta));
         }
-        entries.sort_by(|a, b| a.path.as_os_str().as_bytes().cmp(b.path.as_os_str().as_bytes()));
+        sort(&mut entries);
         Ok(entries)
     }
 
@@ -42,105 +42,150 @@ impl Store for LocalStore {
     }
 
     fn read(&self, extent: Extent<'_>, out: &mut [u8]) -> Result<()> {
-        let file = File::open(extent.path).map_err(|error| unreadable(extent.path, error))?;
-        let mut done = 0;
-        while done < out.len() {
-            match file.read_at(&mut out[done..], extent.offset + done as u64) {
-                Ok(0) => return Err(shorter(&extent, done)),
-                Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(unreadable(extent.path, error)),
-            }
-        }
-        if extent.whole {
-            let more = file.read_at(&mut [0], extent.offset + done as u64);
-            if more.map_err(|error| unreadable(extent.path, error))? > 0 {
-                return Err(longer(&extent));
-            }
-        }
-        Ok(())
+        read(&open(extent.path)?, extent, out)
     }
 
-    #[cfg(target_os = "linux")]
     fn try_read(&self, extent: Extent<'_>, out: &mut [u8]) -> Result<Attempt> {
-        use rustix::io::{Errno, ReadWriteFlags, preadv2};
-        use std::io::IoSliceMut;
+        try_read(|| open(extent.path), extent, out)
+    }
 
-        let file = File::open(extent.path).map_err(|error| unreadable(extent.path, error))?;
-        let (mut done, wanted) = (0, out.len());
-        loop {
-            // One byte more than expected, in the same call, tells whether the file has grown.
-            let mut beyond = [0u8; 1];
-            let more = usize::from(extent.whole);
-            let mut parts =
-                [IoSliceMut::new(&mut out[done..]), IoSliceMut::new(&mut beyond[..more])];
-            let offset = extent.offset + done as u64;
-            match preadv2(&file, &mut parts, offset, ReadWriteFlags::NOWAIT) {
-                Ok(count) if done + count > wanted => return Err(longer(&extent)),
-                Ok(0) if done < wanted => return Err(shorter(&extent, done)),
-                Ok(0) => return Ok(Attempt::Done),
-                Ok(count) => done += count,
+    fn read_cut(&self, cut: &Cut<'_>, done: &mut usize, out: &mut [u8]) -> Result<()> {
+        read_cut(&open(cut.path)?, cut, done, out)
+    }
+
+    fn try_read_cut(&self, cut: &Cut<'_>, done: &mut usize, out: &mut [u8]) -> Result<Attempt> {
+        try_read_cut(|| open(cut.path), cut, done, out)
+    }
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|error| unreadable(path, error))
+}
+
+/// As [`Store::read`], of a file that is open.
+pub(crate) fn read(file: &File, extent: Extent<'_>, out: &mut [u8]) -> Result<()> {
+    let mut done = 0;
+    while done < out.len() {
+        match file.read_at(&mut out[done..], extent.offset + done as u64) {
+            Ok(0) => return Err(shorter(&extent, done)),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(unreadable(extent.path, error)),
+        }
+    }
+    if extent.whole {
+        let more = file.read_at(&mut [0], extent.offset + done as u64);
+        if more.map_err(|error| unreadable(extent.path, error))? > 0 {
+            return Err(longer(&extent));
+        }
+    }
+    Ok(())
+}
+
+/// As [`Store::try_read`], of a file that is opened if that makes sense.
+#[cfg(target_os = "linux")]
+pub(crate) fn try_read(
+    open: impl FnOnce() -> Result<File>,
+    extent: Extent<'_>,
+    out: &mut [u8],
+) -> Result<Attempt> {
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+    use std::io::IoSliceMut;
+
+    let file = open()?;
+    let (mut done, wanted) = (0, out.len());
+    loop {
+        // One byte more than expected, in the same call, tells whether the file has grown.
+        let mut beyond = [0u8; 1];
+        let more = usize::from(extent.whole);
+        let mut parts = [IoSliceMut::new(&mut out[done..]), IoSliceMut::new(&mut beyond[..more])];
+        let offset = extent.offset + done as u64;
+        match preadv2(&file, &mut parts, offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) if done + count > wanted => return Err(longer(&extent)),
+            Ok(0) if done < wanted => return Err(shorter(&extent, done)),
+            Ok(0) => return Ok(Attempt::Done),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                return Ok(Attempt::WouldWait);
+            }
+            Err(error) => return Err(unreadable(extent.path, error.into())),
+        }
+        // A short read ends at a page that is not in memory or at the end of the file; a full
+        // one ended where it should, since a byte beyond would have been read as well.
+        if done == wanted {
+            return Ok(Attempt::Done);
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn try_read(
+    _: impl FnOnce() -> Result<File>,
+    _: Extent<'_>,
+    _: &mut [u8],
+) -> Result<Attempt> {
+    Ok(Attempt::WouldWait)
+}
+
+/// As [`Store::read_cut`], of a file that is open.
+pub(crate) fn read_cut(file: &File, cut: &Cut<'_>, done: &mut usize, out: &mut [u8]) -> Result<()> {
+    check_listed(file, cut)?;
+    let reading = cut.read_planes(done, out, |offset, bytes| {
+        file.read_exact_at(bytes, offset).map_err(|error| unreadable(cut.path, error))?;
+        Ok(Attempt::Done)
+    });
+    reading.map(|_| ())
+}
+
+/// As [`Store::try_read_cut`], of a file that is opened if that makes sense.
+#[cfg(target_os = "linux")]
+pub(crate) fn try_read_cut(
+    open: impl FnOnce() -> Result<File>,
+    cut: &Cut<'_>,
+    done: &mut usize,
+    out: &mut [u8],
+) -> Result<Attempt> {
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+    use std::io::IoSliceMut;
+
+    let file = open()?;
+    check_listed(&file, cut)?;
+    cut.read_planes(done, out, |offset, bytes| {
+        let mut read = 0;
+        while read < bytes.len() {
+            let mut parts = [IoSliceMut::new(&mut bytes[read..])];
+            let from = offset + read as u64;
+            match preadv2(&file, &mut parts, from, ReadWriteFlags::NOWAIT) {
+                Ok(0) => return Err(shorter(&listed(cut), from as usize)),
+                Ok(count) => read += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                     return Ok(Attempt::WouldWait);
                 }
-                Err(error) => return Err(unreadable(extent.path, error.into())),
-            }
-            // A short read ends at a page that is not in memory or at the end of the file; a full
-            // one ended where it should, since a byte beyond would have been read as well.
-            if done == wanted {
-                return Ok(Attempt::Done);
+                Err(error) => return Err(unreadable(cut.path, error.into())),
             }
         }
-    }
+        Ok(Attempt::Done)
+    })
+}
 
-    #[cfg(not(target_os = "linux"))]
-    fn try_read(&self, _: Extent<'_>, _: &mut [u8]) -> Result<Attempt> {
-        Ok(Attempt::WouldWait)
-    }
-
-    fn read_cut(&self, cut: &Cut<'_>, done: &mut usize, out: &mut [u8]) -> Result<()> {
-        let file = open_listed(cut)?;
-        let reading = cut.read_planes(done, out, |offset, bytes| {
-            file.read_exact_at(bytes, offset).map_err(|error| unreadable(cut.path, error))?;
-            Ok(Attempt::Done)
-        });
-        reading.map(|_| ())
-    }
-
-    #[cfg(target_os = "linux")]
-    fn try_read_cut(&self, cut: &Cut<'_>, done: &mut usize, out: &mut [u8]) -> Result<Attempt> {
-        use rustix::io::{Errno, ReadWriteFlags, preadv2};
-        use std::io::IoSliceMut;
-
-        let file = open_listed(cut)?;
-        cut.read_planes(done, out, |offset, bytes| {
-            let mut read = 0;
-            while read < bytes.len() {
-                let mut parts = [IoSliceMut::new(&mut bytes[read..])];
-                let from = offset + read as u64;
-                match preadv2(&file, &mut parts, from, ReadWriteFlags::NOWAIT) {
-                    Ok(0) => return Err(shorter(&listed(cut), from as usize)),
-                    Ok(count) => read += count,
-                    Err(Errno::INTR) => {}
-                    Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                        return Ok(Attempt::WouldWait);
-                    }
-                    Err(error) => return Err(unreadable(cut.path, error.into())),
-                }
-            }
-            Ok(Attempt::Done)
-        })
-    }
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn try_read_cut(
+    _: impl FnOnce() -> Result<File>,
+    _: &Cut<'_>,
+    _: &mut usize,
+    _: &mut [u8],
+) -> Result<Attempt> {
+    Ok(Attempt::WouldWait)
 }
 
 fn listed<'a>(cut: &Cut<'a>) -> Extent<'a> {
     Extent { path: cut.path, offset: 0, length: cut.size, whole: true }
 }
 
-/// Opens the object of a cut, which must have the size that it was listed with.
-fn open_listed(cut: &Cut<'_>) -> Result<File> {
-    let file = File::open(cut.path).map_err(|error| unreadable(cut.path, error))?;
+/// The object of a cut must have the size that it was listed with.
+fn check_listed(file: &File, cut: &Cut<'_>) -> Result<()> {
     let meta = file.metadata().map_err(|error| unreadable(cut.path, error))?;
     match meta.len().cmp(&cut.size) {
         Ordering::Less => Err(shorter(&listed(cut), meta.len() as usize)),
@@ -148,17 +193,28 @@ fn open_listed(cut: &Cut<'_>) -> Result<File> {
         Ordering::Equal if cut.modified != 0 && modified(&meta) != cut.modified => {
             Err(Error::record("it has changed since it was opened"))
         }
-        Ordering::Equal => Ok(file),
+        Ordering::Equal => Ok(()),
     }
 }
 
-fn walk(folder: &Path, depth: usize, entries: &mut Vec<Entry>) -> Result<()> {
+/// Entries in byte order of their names.
+pub(crate) fn sort(entries: &mut [Entry]) {
+    entries.sort_by(|a, b| a.path.as_os_str().as_bytes().cmp(b.path.as_os_str().as_bytes()));
+}
+
+/// Folders that are nested too deeply are a loop.
+pub(crate) fn check_depth(folder: &Path, depth: usize) -> Result<()> {
     if depth > DEEPEST {
         return Err(Error::Source(format!(
             "{} is nested more than {DEEPEST} folders deep; is there a loop of links?",
             folder.display()
         )));
     }
+    Ok(())
+}
+
+fn walk(folder: &Path, depth: usize, entries: &mut Vec<Entry>) -> Result<()> {
+    check_depth(folder, depth)?;
     for item in fs::read_dir(folder).map_err(|error| missing(folder, &error))? {
         let item = item.map_err(|error| missing(folder, &error))?;
         let path = item.path();
@@ -177,7 +233,7 @@ fn walk(folder: &Path, depth: usize, entries: &mut Vec<Entry>) -> Result<()> {
     Ok(())
 }
 
-fn entry(path: PathBuf, meta: &fs::Metadata) -> Entry {
+pub(crate) fn entry(path: PathBuf, meta: &fs::Metadata) -> Entry {
     Entry { path, size: meta.len(), modified: modified(meta) }
 }
 
@@ -186,7 +242,7 @@ fn modified(meta: &fs::Metadata) -> i64 {
     modified.map_or(0, |time| time.as_nanos() as i64)
 }
 
-fn missing(path: &Path, error: &io::Error) -> Error {
+pub(crate) fn missing(path: &Path, error: &io::Error) -> Error {
     let what = match error.kind() {
         io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
         io::ErrorKind::PermissionDenied => "it may not be read by this user".to_owned(),
@@ -197,7 +253,7 @@ fn missing(path: &Path, error: &io::Error) -> Error {
 
 /// A file that is gone or forbidden stays so: the policy for bad records applies. Anything else
 /// may pass.
-fn unreadable(path: &Path, error: io::Error) -> Error {
+pub(crate) fn unreadable(path: &Path, error: io::Error) -> Error {
     use io::ErrorKind::{IsADirectory, NotFound, PermissionDenied};
     match error.kind() {
         NotFound => bad(path, "the file has vanished since it was listed".to_owned()),

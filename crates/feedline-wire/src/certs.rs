@@ -5,6 +5,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
+use rustls::pki_types::ServerName;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,6 +27,14 @@ pub struct Made {
 ///
 /// If a name cannot be in a certificate, a file is there already, or cannot be made.
 pub fn make_development_ca(folder: &Path, names: &[&str]) -> Result<Made, String> {
+    for name in names {
+        // Nobody could ever ask for it.
+        if ServerName::try_from(*name).is_err() {
+            return Err(format!(
+                "{name:?} cannot be in a certificate: a host name or an address can"
+            ));
+        }
+    }
     let failed = |error: rcgen::Error| format!("cannot make certificates for {names:?}: {error}");
     std::fs::create_dir_all(folder)
         .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
@@ -95,6 +104,10 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         let error = make_development_ca(folder.path(), &["localhost"]).unwrap_err();
         assert!(error.contains("ca.pem"), "{error}");
-        assert!(make_development_ca(&folder.path().join("other"), &["näme"]).is_err());
+        for wrong in ["näme", "no name", "", "host:80"] {
+            let error =
+                make_development_ca(&folder.path().join("other"), &["ok", wrong]).unwrap_err();
+            assert!(error.contains(&format!("{wrong:?}")), "{error}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::bytes::{Reading, malformed, put_bytes, put_number};
 use crate::compress::Compression;
+use crate::secret::Secret;
 use feedline_core::Error;
 use std::io;
 
@@ -17,6 +18,9 @@ pub const VERSION: u16 = 1;
 
 /// What every frame begins with.
 pub const MAGIC: [u8; 4] = *b"FDLN";
+
+/// What the first message of a peer begins with that speaks TLS.
+const TLS: [u8; 2] = [0x16, 0x03];
 
 /// How large the parts of a frame may be. They are checked before memory is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,6 +178,9 @@ impl Header {
             u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes are four bytes"))
         };
         let eight = |at: usize| u64::from(four(at)) | u64::from(four(at + 4)) << 32;
+        if bytes[..2] == TLS {
+            return Err(malformed("the peer speaks TLS, and this side does not"));
+        }
         if bytes[..4] != MAGIC {
             return Err(malformed(format!(
                 "the peer does not speak Feedline's protocol: a frame begins with {:02x?} instead of {MAGIC:02x?}",
@@ -321,7 +328,7 @@ pub struct Hello {
     /// The newest version the speaker knows; in an answer, the one that is spoken.
     pub newest: u16,
     /// What shows that the speaker may be here.
-    pub token: Vec<u8>,
+    pub token: Secret<Vec<u8>>,
     /// How many bytes of shared memory the speaker is ready to map; 0 for none.
     pub shared_memory: u64,
     /// How payloads may be packed.
@@ -344,7 +351,7 @@ impl Hello {
         let mut out = Vec::new();
         put_number(&mut out, u64::from(*oldest));
         put_number(&mut out, u64::from(*newest));
-        put_bytes(&mut out, token);
+        put_bytes(&mut out, token.expose());
         put_number(&mut out, *shared_memory);
         put_number(&mut out, compressions.len() as u64);
         out.extend(compressions.iter().map(|compression| *compression as u8));
@@ -365,7 +372,7 @@ impl Hello {
             u16::try_from(number).map_err(|_| malformed(format!("version {number} in a greeting")))
         };
         let (oldest, newest) = (version(reading.number()?)?, version(reading.number()?)?);
-        let token = reading.bytes()?.to_vec();
+        let token = Secret::new(reading.bytes()?.to_vec());
         let shared_memory = reading.number()?;
         let count = reading.count()?;
         // Ways of packing that we do not know are no concern of ours.
@@ -377,6 +384,19 @@ impl Hello {
         Ok(Self { oldest, newest, token, shared_memory, compressions, timeout, instance, local })
     }
 
+    /// The token in a greeting: the first that is read of it.
+    ///
+    /// # Errors
+    ///
+    /// If it is no greeting.
+    pub fn token(description: &[u8]) -> io::Result<&[u8]> {
+        let mut reading = Reading::new(description);
+        for _version in ["oldest", "newest"] {
+            reading.number()?;
+        }
+        reading.bytes()
+    }
+
     /// The newest version that both sides know.
     #[must_use]
     pub fn common_version(&self, other: &Self) -> Option<u16> {
@@ -385,11 +405,13 @@ impl Hello {
     }
 }
 
-/// The description of a request: the credit that goes with it, then whatever the client asks.
+/// The description of a request: the credit that goes with it, what shows that the client may ask,
+/// and whatever it asks.
 #[must_use]
-pub fn encode_request(credit: u64, request: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(request.len() + 16);
+pub fn encode_request(credit: u64, token: &[u8], request: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(token.len() + request.len() + 24);
     put_number(&mut out, credit);
+    put_bytes(&mut out, token);
     put_bytes(&mut out, request);
     out
 }
@@ -399,9 +421,9 @@ pub fn encode_request(credit: u64, request: &[u8]) -> Vec<u8> {
 /// # Errors
 ///
 /// If it is not one.
-pub fn decode_request(description: &[u8]) -> io::Result<(u64, &[u8])> {
+pub fn decode_request(description: &[u8]) -> io::Result<(u64, &[u8], &[u8])> {
     let mut reading = Reading::new(description);
-    let read = (reading.number()?, reading.bytes()?);
+    let read = (reading.number()?, reading.bytes()?, reading.bytes()?);
     reading.end()?;
     Ok(read)
 }
@@ -564,6 +586,7 @@ pub(crate) fn put_error(out: &mut Vec<u8>, error: &Error) {
         Error::Budget(message) => text(out, 6, message),
         Error::Cancelled => text(out, 7, ""),
         Error::Internal(message) => text(out, 8, message),
+        Error::Service(message) => text(out, 9, message),
         // Whoever adds a variant decides here how it travels; until then its words do.
         other => text(out, 8, &other.to_string()),
     }
@@ -591,6 +614,7 @@ pub(crate) fn read_error(reading: &mut Reading<'_>) -> io::Result<Error> {
         6 => Error::Budget(message),
         7 => Error::Cancelled,
         8 => Error::Internal(message),
+        9 => Error::Service(message),
         other => return Err(malformed(format!("an error of unknown sort {other}"))),
     })
 }
@@ -683,7 +707,7 @@ mod tests {
         let hello = Hello {
             oldest: 1,
             newest: 3,
-            token: b"secret".to_vec(),
+            token: Secret::new(b"secret".to_vec()),
             shared_memory: 1 << 30,
             compressions: vec![Compression::Lz4, Compression::Zstd],
             timeout: 2000,
@@ -691,6 +715,8 @@ mod tests {
             local: b"name".to_vec(),
         };
         assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
+        assert_eq!(Hello::token(&hello.encode()).unwrap(), b"secret");
+        assert!(!format!("{hello:?}").contains("115"), "tokens are not shown");
         let other = |oldest, newest| Hello { oldest, newest, ..Hello::default() };
         assert_eq!(hello.common_version(&other(2, 9)), Some(3));
         assert_eq!(hello.common_version(&other(1, 1)), Some(1));
@@ -718,6 +744,7 @@ mod tests {
             Error::Budget("b".into()),
             Error::Cancelled,
             Error::Internal("i".into()),
+            Error::Service("s".into()),
         ];
         for error in errors {
             let read = decode_error(&encode_error(&error)).unwrap();
@@ -731,7 +758,8 @@ mod tests {
 
     #[test]
     fn requests_credit_and_segments_read_back() {
-        assert_eq!(decode_request(&encode_request(9, b"x")).unwrap(), (9, &b"x"[..]));
+        let request = encode_request(9, b"token", b"x");
+        assert_eq!(decode_request(&request).unwrap(), (9, &b"token"[..], &b"x"[..]));
         assert_eq!(decode_credit(&encode_credit(9, &[1, 70_000])).unwrap(), (9, vec![1, 70_000]));
         assert_eq!(decode_segment(&encode_segment(3, 1 << 20)).unwrap(), (3, 1 << 20));
         let pieces = [

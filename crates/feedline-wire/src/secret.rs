@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A value that logs, errors and panics do not show.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {

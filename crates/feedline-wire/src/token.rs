@@ -8,6 +8,7 @@
 //! first, and remove the old one when its tokens have expired.
 
 use crate::secret::Secret;
+use crate::watched::Watched;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
@@ -15,7 +16,11 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What tokens call a service that has no other name.
+pub const AUDIENCE: &str = "feedline";
 
 const TOKEN: &str = "feedline1.";
 const KEY: &str = "feedline-key ";
@@ -208,6 +213,35 @@ impl Key {
     }
 }
 
+/// Lets in those who bear a token of a role, signed with a key that is read again when its file
+/// changes. Clones share what was read.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    key: Arc<Watched<Key>>,
+    audience: String,
+}
+
+impl Guard {
+    /// Reads a key's file; tokens must be for `audience`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Key::read`].
+    pub fn open(key: &Path, audience: &str) -> Result<Self, String> {
+        let key = Arc::new(Watched::new(key, Key::read)?);
+        Ok(Self { key, audience: audience.to_owned() })
+    }
+
+    /// What a token says, if it is accepted now.
+    ///
+    /// # Errors
+    ///
+    /// If it is not.
+    pub fn check(&self, text: &str) -> Result<Token, TokenError> {
+        self.key.get().verify(text, &self.audience, SystemTime::now())
+    }
+}
+
 /// What a token says: its parts, one a line, in hexadecimal.
 fn said(token: &Token) -> String {
     let Token { role, audience, expires, jobs } = token;
@@ -241,6 +275,27 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
         .step_by(2)
         .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok())
         .collect()
+}
+
+/// A bearer's token in a file, read again when it changes. Clones share what was read.
+#[derive(Clone, Debug)]
+pub struct TokenFile(Arc<Watched<Secret<String>>>);
+
+impl TokenFile {
+    /// Reads a token's file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or is none.
+    pub fn open(path: &Path) -> Result<Self, String> {
+        Ok(Self(Arc::new(Watched::new(path, read_file)?)))
+    }
+
+    /// What the file says now.
+    #[must_use]
+    pub fn get(&self) -> Arc<Secret<String>> {
+        self.0.get()
+    }
 }
 
 /// Reads a token from a file, as its bearer.

@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 /// A file is looked at no more often than this.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// How a file is read.
-type Read<T> = fn(&Path) -> Result<T, String>;
+/// How files are read.
+type Read<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
 
-/// What a file says, read again when it changes. If it cannot be read then, what it said before
-/// stays.
+/// What a file says, or several together, read again when one changes. If they cannot be read then,
+/// or do not fit each other yet, what they said before stays.
 pub struct Watched<T> {
-    path: PathBuf,
+    paths: Vec<PathBuf>,
     read: Read<T>,
     known: Mutex<Known<T>>,
 }
 
 struct Known<T> {
     value: Arc<T>,
-    mark: Option<Mark>,
+    marks: Vec<Option<Mark>>,
     looked: Instant,
 }
 
@@ -37,31 +37,50 @@ impl Mark {
     }
 }
 
-impl<T> Watched<T> {
+fn marks(paths: &[PathBuf]) -> Vec<Option<Mark>> {
+    paths.iter().map(|path| Mark::of(path)).collect()
+}
+
+impl<T: 'static> Watched<T> {
     /// Reads a file.
     ///
     /// # Errors
     ///
     /// What `read` says.
-    pub fn new(path: impl Into<PathBuf>, read: Read<T>) -> Result<Self, String> {
+    pub fn new(
+        path: impl Into<PathBuf>,
+        read: fn(&Path) -> Result<T, String>,
+    ) -> Result<Self, String> {
         let path = path.into();
-        // First the mark: what is written in between is read again.
-        let mark = Mark::of(&path);
-        let value = Arc::new(read(&path)?);
-        let known = Mutex::new(Known { value, mark, looked: Instant::now() });
-        Ok(Self { path, read, known })
+        Self::together(vec![path.clone()], move || read(&path))
     }
 
-    /// What the file says now.
+    /// Reads files that belong together.
+    ///
+    /// # Errors
+    ///
+    /// What `read` says.
+    pub fn together(
+        paths: Vec<PathBuf>,
+        read: impl Fn() -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        // First the marks: what is written in between is read again.
+        let marks = marks(&paths);
+        let value = Arc::new(read()?);
+        let known = Mutex::new(Known { value, marks, looked: Instant::now() });
+        Ok(Self { paths, read: Box::new(read), known })
+    }
+
+    /// What the files say now.
     #[must_use]
     pub fn get(&self) -> Arc<T> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.looked.elapsed() >= INTERVAL {
             known.looked = Instant::now();
-            let mark = Mark::of(&self.path);
-            if mark != known.mark {
-                match (self.read)(&self.path) {
-                    Ok(value) => (known.value, known.mark) = (Arc::new(value), mark),
+            let marks = marks(&self.paths);
+            if marks != known.marks {
+                match (self.read)() {
+                    Ok(value) => (known.value, known.marks) = (Arc::new(value), marks),
                     Err(error) => tracing::warn!(error, "a file cannot be read again"),
                 }
             }
@@ -72,7 +91,7 @@ impl<T> Watched<T> {
 
 impl<T> fmt::Debug for Watched<T> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.debug_struct("Watched").field("path", &self.path).finish_non_exhaustive()
+        to.debug_struct("Watched").field("paths", &self.paths).finish_non_exhaustive()
     }
 }
 

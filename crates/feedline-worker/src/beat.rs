@@ -1,7 +1,7 @@
 //! Telling the dispatcher that the worker is alive, and doing what it says.
 
-use crate::serve::Shared;
-use feedline_wire::control::{Beat, Control, Orders, Worker};
+use crate::sight::{Sight, Standing};
+use feedline_wire::control::{Beat, Control, Orders};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -15,11 +15,8 @@ const EVERY: Duration = Duration::from_millis(500);
 const JOBS: usize = 256;
 
 pub(crate) struct Beating {
-    pub shared: Arc<Shared>,
+    pub sight: Sight,
     pub control: Arc<dyn Control>,
-    pub worker: Worker,
-    /// How many clients are connected.
-    pub connections: Box<dyn Fn() -> usize + Send>,
 }
 
 /// CPU time that this process has used.
@@ -30,21 +27,35 @@ fn cpu_time() -> Duration {
 
 impl Beating {
     /// Beats until told to stop, or at once when woken.
-    pub(crate) fn run(mut self, wake: &Receiver<()>) {
+    pub(crate) fn run(self, wake: &Receiver<()>) {
         let (mut last, mut used) = (Instant::now(), cpu_time());
-        let mut busy = 0.0;
+        let (mut busy, mut heard) = (0.0, true);
+        let (shared, worker) = (&self.sight.shared, &self.sight.worker);
         loop {
             let (now, cpu) = (Instant::now(), cpu_time());
-            let elapsed = now.duration_since(last).as_secs_f64() * f64::from(self.worker.cores);
+            let elapsed = now.duration_since(last).as_secs_f64() * f64::from(worker.cores);
             if elapsed > 0.05 {
                 busy = (cpu.saturating_sub(used).as_secs_f64() / elapsed).min(1.0);
                 (last, used) = (now, cpu);
             }
-            self.worker.draining = self.shared.draining.load(Ordering::SeqCst);
+            shared.gauges.note(busy, heard);
             // Without an answer the dispatcher is asked again soon; clients are served regardless.
-            if let Ok(Orders { datasets, drain }) = self.control.beat(&self.beat(busy)) {
-                self.shared.catalogue.keep(&datasets);
-                if drain && !self.shared.draining.swap(true, Ordering::SeqCst) {
+            let answer = self.control.beat(&self.beat());
+            shared.gauges.note(busy, answer.is_ok());
+            match &answer {
+                Ok(_) if !heard => {
+                    tracing::info!(worker = %worker.key, "the dispatcher answers again")
+                }
+                Err(error) if heard => {
+                    tracing::warn!(worker = %worker.key, %error, "the dispatcher does not answer");
+                }
+                _ => {}
+            }
+            heard = answer.is_ok();
+            if let Ok(Orders { datasets, drain }) = answer {
+                shared.catalogue.keep(&datasets);
+                if drain && !shared.draining.swap(true, Ordering::SeqCst) {
+                    tracing::info!(worker = %worker.key, "the dispatcher asks the worker to end");
                     continue;
                 }
             }
@@ -55,19 +66,17 @@ impl Beating {
         }
     }
 
-    fn beat(&self, busy: f64) -> Beat {
-        let mut done = self.shared.done.lock().unwrap_or_else(PoisonError::into_inner);
-        if done.len() > JOBS
-            && let Some(least) = done.values().min_by_key(|done| done.steps).map(|done| done.job)
+    fn beat(&self) -> Beat {
         {
-            done.remove(&least);
+            let mut done = self.sight.shared.done.lock().unwrap_or_else(PoisonError::into_inner);
+            if done.len() > JOBS
+                && let Some(least) =
+                    done.values().min_by_key(|done| done.steps).map(|done| done.job)
+            {
+                done.remove(&least);
+            }
         }
-        Beat {
-            worker: self.worker.clone(),
-            busy,
-            memory: (self.shared.pool.used_bytes() + self.shared.shelf.bytes()) as u64,
-            connections: (self.connections)() as u32,
-            jobs: done.values().copied().collect(),
-        }
+        let Standing { worker, busy, memory, connections, jobs, .. } = self.sight.standing();
+        Beat { worker, busy, memory, connections, jobs }
     }
 }

@@ -73,6 +73,10 @@ impl Catalogue {
             Some(part) => self.get(id, None).and_then(|whole| whole.part(part)),
         };
         let opened = opened.map(Arc::new);
+        match &opened {
+            Ok(_) => tracing::info!(dataset = %id.0, "opened a dataset"),
+            Err(error) => tracing::warn!(dataset = %id.0, %error, "cannot open a dataset"),
+        }
         let entry = match &opened {
             Ok(opened) => Entry::Ready(Arc::clone(opened)),
             Err(error) => Entry::Failed(error.clone(), Instant::now()),

@@ -18,17 +18,23 @@ mod catalogue;
 mod saving;
 mod serve;
 mod shelf;
+mod sight;
+
+pub use sight::Standing;
 
 use beat::Beating;
 use catalogue::Catalogue;
 use feedline_core::{Error, Pool, Result, Store};
 use feedline_engine::Team;
+use feedline_rpc::http::{HttpOptions, HttpServer};
 use feedline_shm::Segments;
 use feedline_wire::control::{self, Control, WorkerKey};
 use feedline_wire::stream::{Address, Server, ServerOptions};
 use saving::Saving;
 use serve::{Serving, Shared};
 use shelf::Shelf;
+use sight::{Gauges, Sight};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -56,8 +62,10 @@ pub struct Options {
     pub shared_memory: usize,
     /// Folders beneath which it writes what is saved on the service; none, and it writes nothing.
     pub save_to: Vec<PathBuf>,
-    /// How connections behave.
+    /// How connections behave, whom they let in, and how they are encrypted.
     pub server: ServerOptions,
+    /// Where to serve `/metrics`, `/status` and `/health`, such as `127.0.0.1:0`, and to whom.
+    pub http: Option<(String, HttpOptions)>,
 }
 
 impl Default for Options {
@@ -72,6 +80,7 @@ impl Default for Options {
             shared_memory: 1 << 30,
             save_to: Vec::new(),
             server: ServerOptions::default(),
+            http: None,
         }
     }
 }
@@ -84,6 +93,7 @@ pub struct Worker {
     worker: control::Worker,
     wake: Option<Sender<()>>,
     beating: Option<JoinHandle<()>>,
+    http: Option<HttpServer>,
 }
 
 impl Worker {
@@ -91,15 +101,25 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// If the address cannot be had, or no thread can be started.
+    /// If an address cannot be had, other hosts could reach it and that is neither guarded nor meant,
+    /// or no thread can be started.
     pub fn start(
         control: Arc<dyn Control>,
         store: Arc<dyn Store>,
         options: Options,
     ) -> Result<Self> {
-        let Options { listen, advertise, name, threads, memory, shelf, shared_memory, .. } =
-            options;
-        let Options { save_to, server, .. } = options;
+        let Options {
+            listen,
+            advertise,
+            name,
+            threads,
+            memory,
+            shelf,
+            shared_memory,
+            save_to,
+            server,
+            http,
+        } = options;
         let team = Team::new(threads)?;
         let cores = team.threads() as u32;
         let segments = Segments::new(shared_memory);
@@ -117,6 +137,7 @@ impl Worker {
             draining: AtomicBool::new(false),
             active: AtomicUsize::new(0),
             done: Mutex::default(),
+            gauges: Gauges::new(),
         });
         let server = ServerOptions { shared: (shared_memory > 0).then_some(segments), ..server };
         let server = Arc::new(Server::bind(&listen, Serving(Arc::clone(&shared)), server)?);
@@ -125,7 +146,7 @@ impl Worker {
             .map_err(|error| Error::unavailable("a random number", error.into()))?;
         let addresses = match advertise.is_empty() {
             true => vec![server.address().to_string()],
-            false => advertise,
+            false => advertise.iter().map(|told| with_port(told, server.address())).collect(),
         };
         let worker = control::Worker {
             key: WorkerKey(u64::from_le_bytes(key)),
@@ -137,17 +158,31 @@ impl Worker {
         };
         let connections = {
             let server = Arc::downgrade(&server);
-            Box::new(move || server.upgrade().map_or(0, |server| server.connections()))
+            Arc::new(move || server.upgrade().map_or(0, |server| server.connections()))
         };
-        let beating =
-            Beating { shared: Arc::clone(&shared), control, worker: worker.clone(), connections };
+        let sight = || Sight {
+            shared: Arc::clone(&shared),
+            worker: worker.clone(),
+            connections: Arc::clone(&connections) as _,
+        };
+        let http = http.map(|(at, options)| HttpServer::start(&at, options, sight().pages()));
+        let http = http.transpose().map_err(Error::Service)?;
+        let beating = Beating { sight: sight(), control };
         let (wake, woken) = channel();
         let beating = std::thread::Builder::new()
             .name("worker-beat".into())
             .spawn(move || beating.run(&woken))
             .map_err(|error| Error::unavailable("a thread", error))?;
+        let control::Worker { key, name, addresses, .. } = &worker;
+        tracing::info!(worker = %key, name, ?addresses, "the worker serves");
         let (server, wake, beating) = (Some(server), Some(wake), Some(beating));
-        Ok(Self { shared, server, worker, wake, beating })
+        Ok(Self { shared, server, worker, wake, beating, http })
+    }
+
+    /// Where its pages are, if it serves any.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(HttpServer::address)
     }
 
     /// What clients are told of it.
@@ -165,7 +200,9 @@ impl Worker {
     /// Takes on nothing more, finishes what it streams, and says whether all of that was finished
     /// within this time.
     pub fn drain(&self, patience: Duration) -> bool {
-        self.shared.draining.store(true, Ordering::SeqCst);
+        if !self.shared.draining.swap(true, Ordering::SeqCst) {
+            tracing::info!(worker = %self.worker.key, "the worker takes on nothing more");
+        }
         if let Some(wake) = &self.wake {
             // Clients learn of it by the next beat.
             let _ = wake.send(());
@@ -192,8 +229,45 @@ impl Drop for Worker {
     }
 }
 
+/// What clients are told: an address, with the port that is served if it has none.
+fn with_port(told: &str, served: &Address) -> String {
+    let has_port = told.starts_with("unix:")
+        || told.rsplit_once(':').is_some_and(|(host, port)| {
+            port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
+        });
+    let served = served.to_string();
+    match served.rsplit_once(':') {
+        Some((_, port)) if !has_port && told.contains(':') && !told.starts_with('[') => {
+            format!("[{told}]:{port}")
+        }
+        Some((_, port)) if !has_port => format!("{told}:{port}"),
+        _ => told.to_owned(),
+    }
+}
+
 /// The host's name and the number of this process.
 fn own_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}:{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_port_gets_the_one_that_is_served() {
+        let served: Address = "0.0.0.0:7071".parse().unwrap();
+        for (told, complete) in [
+            ("worker-3", "worker-3:7071"),
+            ("worker-3:80", "worker-3:80"),
+            ("10.0.0.3", "10.0.0.3:7071"),
+            ("fd00::3", "[fd00::3]:7071"),
+            ("[fd00::3]", "[fd00::3]:7071"),
+            ("[fd00::3]:80", "[fd00::3]:80"),
+            ("unix:/run/worker", "unix:/run/worker"),
+        ] {
+            assert_eq!(with_port(told, &served), complete);
+        }
+    }
 }

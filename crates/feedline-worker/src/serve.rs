@@ -3,6 +3,7 @@
 use crate::catalogue::{Catalogue, Opened};
 use crate::saving::Saving;
 use crate::shelf::{Driven, Line, PATIENCE, Production, Shelf};
+use crate::sight::Gauges;
 use feedline_core::{Error, Pool, Position, Result, Rows, Seed, Stretch};
 use feedline_engine::{Options, Progress, Team, Window, WindowRun};
 use feedline_wire::control::Done;
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     /// Requests that are being served.
     pub active: AtomicUsize,
     pub done: Mutex<HashMap<JobId, Done>>,
+    pub gauges: Gauges,
 }
 
 /// Serves one client's requests.
@@ -56,11 +58,35 @@ impl Handler for Serving {
             return Err(Error::unavailable("this worker", ending));
         }
         let ask = Ask::decode(request)?;
+        let served = shared.serve(&ask, out);
+        if let Err(error) = &served {
+            let Ask { job, dataset, epoch, .. } = &ask;
+            match error {
+                // Nobody waits for it any more.
+                _ if out.cancelled() => {}
+                // It is the data's, and the client's to decide.
+                Error::Record { .. } | Error::Budget(_) => {
+                    tracing::info!(%job, dataset = %dataset.0, epoch, %error, "a sample is bad");
+                }
+                _ => {
+                    shared.gauges.failures.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(%job, dataset = %dataset.0, epoch, %error, "a request failed");
+                }
+            }
+        }
+        served
+    }
+}
+
+impl Shared {
+    /// Serves one request.
+    fn serve(&self, ask: &Ask, out: &mut Sender<'_>) -> Result<()> {
+        let shared = self;
         let opened = shared.catalogue.get(&ask.dataset, ask.part)?;
         if let Some(shard) = &ask.save {
             return shared.save(&opened, shard, out);
         }
-        let start = start_of(&ask)?;
+        let start = start_of(ask)?;
         let line = Line {
             dataset: ask.dataset.clone(),
             part: ask.part,
@@ -74,7 +100,7 @@ impl Handler for Serving {
         let line = shared.shelf.join(line, ask.job);
         let sorted = opened.pipeline.bucket.is_some();
         if sorted && !ask.rounds {
-            return shared.stretch(&opened, &start, &ask, out);
+            return shared.stretch(&opened, &start, ask, out);
         }
         // In rounds, the steps are those of one stretch, as many as there are.
         let (first, steps) = match ask.rounds {
@@ -103,7 +129,7 @@ impl Handler for Serving {
                     Some(production) => production,
                     None => {
                         let left = first.saturating_add(steps) - step;
-                        let made = shared.produce(&opened, &start, &ask, step, left)?;
+                        let made = shared.produce(&opened, &start, ask, step, left)?;
                         shared.shelf.announce(&line, &made);
                         making.insert(made)
                     }

@@ -4,6 +4,7 @@ use crate::runner::{came_to, ended};
 use feedline_core::{Batch, Buffer, Error, Name, Rows, Stretch, Tensor};
 use feedline_wire::compress::{Compression, Packer, Packing, Unpacker};
 use feedline_wire::frame::{self, HEADER, Header, Hello, Kind, Limits, Piece};
+use feedline_wire::secret::Secret;
 use feedline_wire::stretch::{Decoder, Encoded};
 
 /// As large as anything in here may say that it is.
@@ -46,15 +47,17 @@ pub fn description(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else { return };
     match kind % 6 {
         0 => {
+            let token = Hello::token(bytes);
             if let Some(hello) = ended(Hello::decode(bytes)) {
+                assert_eq!(token.expect("what is read first reads"), hello.token.expose());
                 let again = Hello::decode(&hello.encode()).expect("a greeting reads back");
                 assert_eq!(again, hello);
                 came_to(format!("{:?}", hello.common_version(&again)));
             }
         }
         1 => {
-            if let Some((credit, request)) = ended(frame::decode_request(bytes)) {
-                assert_eq!(frame::encode_request(credit, request), bytes);
+            if let Some((credit, token, request)) = ended(frame::decode_request(bytes)) {
+                assert_eq!(frame::encode_request(credit, token, request), bytes);
             }
         }
         2 => {
@@ -89,7 +92,7 @@ pub fn description_corpus() -> Vec<Vec<u8>> {
     let hello = Hello {
         oldest: 1,
         newest: 2,
-        token: b"token".to_vec(),
+        token: Secret::new(b"token".to_vec()),
         shared_memory: 1 << 30,
         compressions: vec![Compression::Lz4, Compression::Zstd],
         timeout: 10_000,
@@ -107,7 +110,7 @@ pub fn description_corpus() -> Vec<Vec<u8>> {
         [Piece::Here { length: 2 }, Piece::Segment { number: 1, offset: 64, length: 1 << 20 }];
     let all = [
         (0, hello.encode()),
-        (1, frame::encode_request(1 << 26, b"what is asked for")),
+        (1, frame::encode_request(1 << 26, b"feedline1.00.00", b"what is asked for")),
         (2, frame::encode_credit(70_000, &[1, 300])),
         (3, frame::encode_segment(3, 1 << 20)),
         (4, [frame::encode_pieces(&pieces), b"ab".to_vec()].concat()),

@@ -96,7 +96,7 @@ fn hello() -> Hello {
 /// What clients say.
 pub fn served_corpus() -> Vec<Vec<u8>> {
     let hello = frame(Kind::Hello, 0, &hello().encode());
-    let ask = |what: &[u8]| frame(Kind::Request, 1, &encode_request(1 << 20, what));
+    let ask = |what: &[u8]| frame(Kind::Request, 1, &encode_request(1 << 20, b"", what));
     let credit = frame(Kind::Credit, 1, &encode_credit(500, &[1]));
     let beat = frame(Kind::Heartbeat, 0, &[]);
     vec![

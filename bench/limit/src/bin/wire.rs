@@ -2,18 +2,21 @@
 //!
 //! ```text
 //!  wire [word]     measures, as the client; starts itself again as the server
-//!  wire serve      serves: raw bytes, frames over TCP and Unix sockets, shared memory
+//!  wire serve DIR  serves: raw bytes, frames over TCP, TLS and Unix sockets, shared memory
 //! ```
 
 use feedline_core::{Batch, Buffer, DType, Error, Name, Pool, Result, Rows, Stretch, Tensor};
 use feedline_shm::Segments;
+use feedline_wire::certs::make_development_ca;
 use feedline_wire::compress::{Compression, Packer, Packing};
 use feedline_wire::stream::{
     Address, Client, ClientOptions, Handler, Sender, Server, ServerOptions, Way,
 };
+use feedline_wire::tls::{ClientTls, ServerTls};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
@@ -27,7 +30,7 @@ const RING: usize = 16;
 
 fn main() {
     if std::env::args().nth(1).as_deref() == Some("serve") {
-        return serve();
+        return serve(&std::env::args().nth(2).expect("the folder of the certificates"));
     }
     measure();
 }
@@ -85,7 +88,7 @@ impl Handler for Ring {
     }
 }
 
-fn serve() {
+fn serve(certificates: &str) {
     let segments = Segments::new(64 * MIB);
     let pixels = photo(MIB);
     let fill = |mut buffer: feedline_core::BufferMut| {
@@ -93,7 +96,13 @@ fn serve() {
         buffer.freeze()
     };
     let pool = Pool::new(0);
-    let server = |address: &Address, packing: Packing, share: bool| {
+    let files = ServerTls {
+        certificate: format!("{certificates}/server.pem").into(),
+        key: format!("{certificates}/server.key").into(),
+        clients: None,
+    };
+    let identity = files.identity(&[]).expect("the certificates were just made");
+    let server = |address: &Address, packing: Packing, share: bool, tls: bool| {
         let heap = (0..RING as u64)
             .map(|step| batch(step, fill(pool.take(MIB).expect("there is memory"))))
             .collect();
@@ -101,19 +110,21 @@ fn serve() {
             .filter_map(|step| Some(batch(step, fill(segments.take(MIB).ok()??))))
             .collect();
         let shared_memory = share.then(|| segments.clone());
-        let options = ServerOptions { packing, shared: shared_memory, ..Default::default() };
+        let tls = tls.then(|| identity.clone());
+        let options = ServerOptions { packing, shared: shared_memory, tls, ..Default::default() };
         Server::bind(address, Ring { heap, shared }, options).expect("loopback is there")
     };
     let tcp = Address::Tcp("127.0.0.1:0".into());
     let path = std::env::temp_dir().join(format!("feedline-wire-{}", std::process::id()));
     let raw = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
     let servers = [
-        server(&tcp, Packing::None, false),
-        server(&Address::Unix(path), Packing::None, false),
-        server(&tcp, Packing::None, true),
-        server(&tcp, Packing::Lz4, false),
-        server(&tcp, Packing::Zstd, false),
-        server(&tcp, Packing::Auto, false),
+        server(&tcp, Packing::None, false, false),
+        server(&Address::Unix(path), Packing::None, false, false),
+        server(&tcp, Packing::None, true, false),
+        server(&tcp, Packing::Lz4, false, false),
+        server(&tcp, Packing::Zstd, false, false),
+        server(&tcp, Packing::Auto, false, false),
+        server(&tcp, Packing::None, false, true),
     ];
     println!("{}", raw.local_addr().expect("it is bound"));
     servers.iter().for_each(|server| println!("{}", server.address()));
@@ -141,10 +152,11 @@ struct Other {
 }
 
 impl Other {
-    fn start() -> Self {
+    fn start(certificates: &Path) -> Self {
         let program = std::env::current_exe().expect("a program knows where it lies");
         let mut child = Command::new(program)
             .arg("serve")
+            .arg(certificates)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -190,9 +202,14 @@ fn raw(address: &str) {
     (0..BATCHES).for_each(|_| socket.read_exact(&mut bytes).expect("the server sends"));
 }
 
-fn frames(address: &str, way: Way, kind: &str, count: usize, read: bool) {
+fn frames(address: &str, way: Way, kind: &str, count: usize, read: bool, authority: Option<&Path>) {
     let address = address.parse().expect("the server's address is one");
-    let mut client = Client::connect(&address, ClientOptions::default()).expect("it is there");
+    let tls = authority.map(|authority| {
+        let files = ClientTls { authority: authority.to_owned(), identity: None, name: None };
+        files.trust(&[]).expect("the certificates were just made")
+    });
+    let options = ClientOptions { tls, ..Default::default() };
+    let mut client = Client::connect(&address, options).expect("it is there");
     assert_eq!(client.way(), way);
     client.request(format!("{kind} {count}").as_bytes()).expect("the server listens");
     let mut got = 0;
@@ -214,12 +231,16 @@ fn median(values: &mut [f64]) -> f64 {
 type Measured = (&'static str, Box<dyn Fn()>);
 
 fn measure() {
-    let mut other = Other::start();
-    let addresses: Vec<_> = (0..7).map(|_| other.line()).collect();
+    let folder = std::env::temp_dir().join(format!("feedline-wire-certs-{}", std::process::id()));
+    make_development_ca(&folder, &["127.0.0.1"]).expect("certificates can be made");
+    let mut other = Other::start(&folder);
+    let addresses: Vec<_> = (0..8).map(|_| other.line()).collect();
+    let authority = folder.join("ca.pem");
     let at = |index: usize| addresses[index].clone();
     let run = |index: usize, way: Way, kind: &'static str, read: bool| {
-        let address = at(index);
-        Box::new(move || frames(&address, way, kind, BATCHES, read)) as Box<dyn Fn()>
+        let (address, authority) = (at(index), (way == Way::Tls).then(|| authority.clone()));
+        Box::new(move || frames(&address, way, kind, BATCHES, read, authority.as_deref()))
+            as Box<dyn Fn()>
     };
     let plain = at(0);
     let runs: Vec<Measured> = vec![
@@ -233,6 +254,7 @@ fn measure() {
         ("frames, TCP, lz4", run(4, Way::Tcp, "heap", false)),
         ("frames, TCP, zstd", run(5, Way::Tcp, "heap", false)),
         ("frames, TCP, auto", run(6, Way::Tcp, "heap", false)),
+        ("frames, TLS", run(7, Way::Tls, "heap", false)),
     ];
     // A word on the command line picks the runs that have it in their names.
     let picked = std::env::args().nth(1).unwrap_or_default();
@@ -250,7 +272,7 @@ fn measure() {
         }
         for (index, way) in [(1, Way::Tcp), (2, Way::Unix)] {
             let started = Instant::now();
-            frames(&at(index), way, "scalar", SCALARS, false);
+            frames(&at(index), way, "scalar", SCALARS, false, None);
             scalars[index - 1].push(SCALARS as f64 / started.elapsed().as_secs_f64());
         }
     }
@@ -268,4 +290,6 @@ fn measure() {
         let size = packed.map_or(MIB, |(_, bytes)| bytes.len());
         println!("{packing:?}: {:.2} times smaller", MIB as f64 / size as f64);
     }
+    // What is left is in the folder for temporary files.
+    let _ = std::fs::remove_dir_all(&folder);
 }

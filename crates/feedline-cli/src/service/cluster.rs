@@ -1,10 +1,13 @@
 //! `feedline cluster`: a dispatcher and workers in one process, for trying.
 
+use super::logs::Logs;
 use super::worker::Settings;
-use super::{Ending, connect};
+use super::{Ending, failed};
+use crate::Usage;
 use crate::output::Output;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use feedline_dispatcher::{Dispatcher, Options as ServerOptions};
+use feedline_rpc::{Address, Remote};
 use feedline_worker::{Options, Worker};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,10 +27,22 @@ pub(crate) struct Args {
     journal: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
+    #[command(flatten)]
+    logs: Logs,
 }
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     let ending = Ending::new()?;
+    args.logs.start();
+    let listen: Address =
+        args.listen.parse().map_err(|error| Usage(format!("--listen: {error}")))?;
+    if !listen.is_local() {
+        bail!(Usage(format!(
+            "--listen {}: a cluster in one process is for its own host; for others, start feedline \
+             dispatcher and feedline worker",
+            args.listen
+        )));
+    }
     let temporary = tempfile::Builder::new().prefix("feedline-cluster-").tempdir()?;
     let journal = args.journal.clone().unwrap_or_else(|| temporary.path().join("journal"));
     let mut options = ServerOptions::new(journal);
@@ -36,7 +51,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     let address = dispatcher.address().to_string();
     let mut workers = Vec::new();
     for number in 1..=args.workers {
-        let control = Arc::new(connect(&address)?);
+        let control = Arc::new(Remote::new(&address).map_err(failed)?);
         let mut options = Options { name: format!("worker {number}"), ..args.settings.options() };
         if options.save_to.is_empty() {
             options.save_to.push(PathBuf::from("/"));

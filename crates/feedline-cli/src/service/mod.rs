@@ -1,15 +1,19 @@
-//! The commands of the service: `dispatcher`, `worker`, `cluster`, `status`, `top`, `job`.
+//! The commands of the service: `dispatcher`, `worker`, `cluster`, `status`, `top`, `job`, and those
+//! that make what its parts know each other by: `certs`, `token`.
 
+pub(crate) mod certs;
 pub(crate) mod cluster;
 pub(crate) mod dispatcher;
 pub(crate) mod job;
 pub(crate) mod journal;
+mod logs;
 pub(crate) mod status;
+pub(crate) mod token;
 pub(crate) mod top;
+pub(crate) mod trust;
 pub(crate) mod worker;
 
-use crate::Usage;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use feedline_core::Error;
 use feedline_rpc::Remote;
 use feedline_wire::control::Failure;
@@ -18,6 +22,7 @@ use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
+use trust::Asking;
 
 /// The argument that names a dispatcher.
 #[derive(clap::Args)]
@@ -25,20 +30,13 @@ pub(crate) struct DispatcherArg {
     /// The dispatcher, such as feedline://127.0.0.1:7070
     #[arg(value_name = "URL", default_value = "feedline://127.0.0.1:7070")]
     url: String,
+    #[command(flatten)]
+    asking: Asking,
 }
 
 impl DispatcherArg {
     pub(crate) fn connect(&self) -> Result<Remote> {
-        connect(&self.url)
-    }
-}
-
-/// A dispatcher at an address. Nothing is sent yet.
-pub(crate) fn connect(url: &str) -> Result<Remote> {
-    match Remote::new(url) {
-        Ok(remote) => Ok(remote),
-        Err(Failure::Invalid(reason)) => bail!(Usage(reason)),
-        Err(failure) => Err(failed(failure)),
+        self.asking.connect(&self.url, false)
     }
 }
 

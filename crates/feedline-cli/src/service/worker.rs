@@ -1,12 +1,15 @@
 //! `feedline worker`: computes windows and serves them.
 
-use super::{Ending, connect};
+use super::Ending;
+use super::logs::Logs;
+use super::trust::{Asking, Serving};
 use crate::Usage;
 use crate::input::parse_bytes;
 use crate::output::{Output, complain};
 use anyhow::{Result, bail};
-use feedline_wire::stream::Address;
+use feedline_wire::stream::{Address, ServerOptions};
 use feedline_worker::{Options, Worker};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,15 +60,24 @@ pub(crate) struct Args {
     /// Where to serve clients: host:port, or unix:/path
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: String,
-    /// Where clients reach it, if that is elsewhere; may be given several times
+    /// Where clients reach it, if that is elsewhere: host:port, or host alone; may be given several
+    /// times
     #[arg(long, value_name = "ADDRESS")]
     advertise: Vec<String>,
     /// What people call it [default: host and process number]
     #[arg(long, default_value = "")]
     name: String,
-    /// Serve other hosts without encryption and without tokens
-    #[arg(long)]
-    insecure: bool,
+    /// Read files below this folder only; may be given several times, and must be where other hosts
+    /// are served
+    #[arg(long, value_name = "DIR")]
+    allow_path: Vec<PathBuf>,
+    /// Serve metrics, status and health as HTTP at this address
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<String>,
+    /// What this host is called by those who read these pages, beside its addresses; may be given
+    /// several times
+    #[arg(long, value_name = "HOST")]
+    http_name: Vec<String>,
     /// Seconds that it may take to finish what it streams when it is told to end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain_timeout: u64,
@@ -74,6 +86,39 @@ pub(crate) struct Args {
     with_parent: bool,
     #[command(flatten)]
     settings: Settings,
+    #[command(flatten)]
+    serving: Serving,
+    #[command(flatten)]
+    asking: Asking,
+    #[command(flatten)]
+    logs: Logs,
+}
+
+impl Args {
+    /// What is wrong with serving other hosts, if they are.
+    fn check(&self, listen: &Address) -> Result<()> {
+        let Self { serving, advertise, allow_path, .. } = self;
+        serving.check("--listen", &self.listen, listen.is_local())?;
+        if listen.is_local() {
+            return Ok(());
+        }
+        if allow_path.is_empty() {
+            bail!(Usage(format!(
+                "--listen {}: other hosts could have any file read that this user may read; say which \
+                 folders they may, with --allow-path DIR",
+                self.listen
+            )));
+        }
+        let any = listen.host().and_then(|host| host.parse().ok());
+        if any.is_some_and(|any: IpAddr| any.is_unspecified()) && advertise.is_empty() {
+            bail!(Usage(format!(
+                "--listen {}: clients cannot know where that is; say by which name or address they \
+                 reach this host, with --advertise HOST",
+                self.listen
+            )));
+        }
+        Ok(())
+    }
 }
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
@@ -84,24 +129,39 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     let orphaned = || args.with_parent && rustix::process::getppid() != parent;
     let listen: Address =
         args.listen.parse().map_err(|error| Usage(format!("--listen: {error}")))?;
-    if !listen.is_local() && !args.insecure {
-        bail!(Usage(format!(
-            "--listen {}: batches would go to other hosts without encryption and to anybody who asks; \
-             listen at 127.0.0.1, or say --insecure if this network is yours alone",
-            args.listen
-        )));
-    }
+    args.check(&listen)?;
+    args.logs.start();
+    let serving = &args.serving;
+    let tls = serving.tls().map(|tls| tls.identity(&[])).transpose().map_err(Usage)?;
+    let server = ServerOptions {
+        guard: serving.guard()?,
+        tls,
+        insecure: serving.insecure,
+        ..ServerOptions::default()
+    };
+    let http =
+        args.http.clone().map(|at| Ok::<_, anyhow::Error>((at, serving.pages(&args.http_name)?)));
+    let store = match args.allow_path.as_slice() {
+        [] => feedline_store::machine_store()?,
+        folders => feedline_store::confined_store(folders)?,
+    };
     let options = Options {
         listen,
         advertise: args.advertise.clone(),
         name: args.name.clone(),
+        server,
+        http: http.transpose()?,
         ..args.settings.options()
     };
-    let control = Arc::new(connect(&args.dispatcher)?);
-    let worker = Worker::start(control, feedline_store::machine_store()?, options)?;
+    let control = Arc::new(args.asking.connect(&args.dispatcher, serving.insecure)?);
+    let worker = Worker::start(control, store, options)?;
     let (name, addresses) = (&worker.worker().name, worker.worker().addresses.join(", "));
     match output.json {
-        true => output.document(&serde_json::json!({ "name": name, "addresses": addresses }))?,
+        true => {
+            let http = worker.http_address().map(|at| at.to_string());
+            let shown = serde_json::json!({ "name": name, "addresses": addresses, "http": http });
+            output.document(&shown)?;
+        }
         false => output.text(&format!("worker {name} serves at {addresses}\n"))?,
     }
     while !ending.within(Duration::from_millis(200)) && !worker.is_draining() && !orphaned() {}

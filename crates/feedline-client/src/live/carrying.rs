@@ -3,6 +3,7 @@
 use super::{Reachable, Shared};
 use feedline_wire::WorkerId;
 use feedline_wire::control::{Failure, Roster};
+use feedline_wire::token::TokenError;
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,6 +38,10 @@ pub(super) fn speak(shared: &Arc<Shared>) {
                 Err(Failure::Unavailable(reason)) => {
                     inner.trouble = Some(format!("the dispatcher is unavailable: {reason}"));
                 }
+                // It may be renewed any moment; until then it is as if nobody answered.
+                Err(Failure::Denied(reason)) if is_expired(&reason) => {
+                    inner.trouble = Some(format!("the dispatcher refuses: {reason}"));
+                }
                 Err(failure) => {
                     inner.failed = Some(feedline_core::Error::Service(failure.to_string()));
                     shared.arrived.notify_one();
@@ -58,6 +63,11 @@ pub(super) fn speak(shared: &Arc<Shared>) {
         let waited = shared.speak.wait_timeout(inner, left.max(Duration::from_millis(1)));
         inner = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
+}
+
+/// Whether a refusal is about a token whose time is over.
+fn is_expired(reason: &str) -> bool {
+    reason.contains(&TokenError::Expired.to_string())
 }
 
 /// Learns which workers there are.

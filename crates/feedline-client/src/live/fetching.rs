@@ -145,8 +145,11 @@ impl Fetcher {
 
     fn serve(&mut self, keys: &[Key]) -> Ended {
         let Some((ask, addresses, coming)) = self.asked(keys) else { return Ended::Done };
-        if let Err(error) = self.connect(&addresses) {
-            return Ended::Gone(error);
+        match self.connect(&addresses) {
+            Ok(()) => {}
+            // It was found, and lets nobody in who shows what we have: waiting changes nothing.
+            Err(error @ Error::Service(_)) => return Ended::Refused(error),
+            Err(error) => return Ended::Gone(error),
         }
         let Some(mut connection) = self.connection.take() else { return Ended::Done };
         let ended = self.stream(&mut connection, &ask, coming);

@@ -4,8 +4,7 @@
 use super::listen::Peer;
 use feedline_rpc::access::{access, method, methods};
 use feedline_rpc::{BEARER, PROTOCOL, PROTOCOL_HEADER, TOKEN_HEADER};
-use feedline_wire::token::{Key, Token};
-use feedline_wire::watched::Watched;
+use feedline_wire::token::{Guard, Token};
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
 use std::net::IpAddr;
@@ -13,7 +12,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -35,7 +34,7 @@ const MOST_PEERS: usize = 16_384;
 /// What the gate goes by.
 #[derive(Debug)]
 pub(crate) struct Rules {
-    key: Option<(Arc<Watched<Key>>, String)>,
+    guard: Option<Guard>,
     /// Calls a second that one host may make.
     rate: f64,
     peers: Mutex<HashMap<IpAddr, Bucket>>,
@@ -51,10 +50,10 @@ struct Bucket {
 }
 
 impl Rules {
-    pub(crate) fn new(key: Option<(Arc<Watched<Key>>, String)>, rate: u32) -> Self {
+    pub(crate) fn new(guard: Option<Guard>, rate: u32) -> Self {
         let count = |method| (method, AtomicU64::new(0), AtomicU64::new(0));
         let counts = methods().chain(["other"]).map(count).collect();
-        Self { key, rate: f64::from(rate), peers: Mutex::default(), counts }
+        Self { guard, rate: f64::from(rate), peers: Mutex::default(), counts }
     }
 
     /// What a call's token says, if tokens are asked for.
@@ -73,13 +72,13 @@ impl Rules {
 
     fn token(&self, request: &Request<Body>, path: &str) -> Result<Option<Token>, Status> {
         let access = access(path);
-        let (Some((key, audience)), false) = (&self.key, access.allows_everybody()) else {
+        let (Some(guard), false) = (&self.guard, access.allows_everybody()) else {
             return Ok(None);
         };
         let header = request.headers().get(TOKEN_HEADER);
         let text = header.and_then(|header| header.to_str().ok()?.strip_prefix(BEARER));
         let text = text.ok_or_else(|| Status::unauthenticated("a token is needed"))?;
-        let token = key.get().verify(text, audience, SystemTime::now());
+        let token = guard.check(text);
         let token = token.map_err(|error| Status::unauthenticated(error.to_string()))?;
         match access.allows(token.role) {
             true => Ok(Some(token)),

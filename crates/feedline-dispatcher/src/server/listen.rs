@@ -1,6 +1,7 @@
 //! Sockets: where the dispatcher listens, and who may connect how fast.
 
 use feedline_rpc::Address;
+use feedline_wire::tls::Identity;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +15,6 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
@@ -93,11 +93,11 @@ impl Bound {
     pub(crate) fn listen(
         self,
         limits: &ConnectionLimits,
-        tls: Option<Arc<ServerConfig>>,
+        tls: Option<Identity>,
     ) -> io::Result<ReceiverStream<io::Result<Connection>>> {
         let (sender, receiver) = mpsc::channel(64);
         let seats = Arc::new(Semaphore::new(limits.most_connections));
-        let door = Door { seats, sender, tls: tls.map(Into::into), handshake: limits.handshake };
+        let door = Door { seats, sender, tls, handshake: limits.handshake };
         match self {
             Self::Tcp(listener, _) => {
                 let listener = TcpListener::from_std(listener)?;
@@ -141,7 +141,7 @@ async fn pause() {
 struct Door {
     seats: Arc<Semaphore>,
     sender: mpsc::Sender<io::Result<Connection>>,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Identity>,
     handshake: Duration,
 }
 
@@ -164,14 +164,17 @@ impl Door {
         tokio::spawn(async move {
             let stream: Box<dyn Duplex> = match tls {
                 None => Box::new(stream),
-                Some(tls) => match tokio::time::timeout(handshake, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => Box::new(stream),
-                    Ok(Err(error)) => {
-                        tracing::debug!(?peer, %error, "a connection did not speak TLS as it should");
-                        return;
+                Some(identity) => {
+                    let tls = TlsAcceptor::from(identity.config());
+                    match tokio::time::timeout(handshake, tls.accept(stream)).await {
+                        Ok(Ok(stream)) => Box::new(stream),
+                        Ok(Err(error)) => {
+                            tracing::debug!(?peer, %error, "a connection did not speak TLS as it should");
+                            return;
+                        }
+                        Err(_) => return,
                     }
-                    Err(_) => return,
-                },
+                }
             };
             let silence = Some(Box::pin(tokio::time::sleep(handshake)));
             let connection =

@@ -1,45 +1,14 @@
 //! How everything stands, as Prometheus reads it.
 
 use super::Shared;
+use feedline_rpc::metrics::Family;
 use feedline_wire::status::{JobStatus, Rates, Status, WorkerStatus};
-use std::fmt::Write;
 
 pub(crate) fn metrics(shared: &Shared) -> String {
     let mut text = String::new();
     write(&mut text, &super::status::status(shared));
     shared.rules.metrics(&mut text);
     text
-}
-
-/// Writes one number for each of some things.
-struct Family<'a> {
-    text: &'a mut String,
-    name: &'static str,
-}
-
-impl<'a> Family<'a> {
-    fn new(text: &'a mut String, name: &'static str, about: &str) -> Self {
-        // Writing to a text does not fail.
-        let _ = writeln!(text, "# HELP {name} {about}\n# TYPE {name} gauge");
-        Self { text, name }
-    }
-
-    fn one(text: &'a mut String, name: &'static str, about: &str, value: impl Into<f64>) {
-        Self::new(text, name, about).add(&[], value.into());
-    }
-
-    fn add(&mut self, labels: &[(&str, &str)], value: f64) {
-        let labels: Vec<String> =
-            labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
-        let labels =
-            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.text, "{}{labels} {value}", self.name);
-    }
-}
-
-/// A label's value: names come from others.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[expect(clippy::cast_precision_loss, reason = "metrics are floating-point numbers")]

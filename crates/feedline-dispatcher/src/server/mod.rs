@@ -31,9 +31,9 @@ use feedline_rpc::http::{HttpOptions, HttpServer, Page, Pages};
 use feedline_rpc::proto::dispatcher_server::DispatcherServer;
 use feedline_rpc::{Address, LONGEST_MESSAGE, proto};
 use feedline_wire::status::Status;
-use feedline_wire::tls::ServerTls;
-use feedline_wire::token::Key;
-use feedline_wire::watched::Watched;
+use feedline_wire::tls::{Identity, ServerTls};
+pub use feedline_wire::token::AUDIENCE;
+use feedline_wire::token::Guard;
 use gate::Rules;
 use listen::Bound;
 use reports::Reports;
@@ -48,10 +48,6 @@ use std::time::Duration;
 use store::Store;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tokio_rustls::rustls::ServerConfig;
-
-/// What tokens call a service that has no other name.
-pub const AUDIENCE: &str = "feedline";
 
 /// How long calls that are under way may take when the dispatcher ends.
 const ENDING: Duration = Duration::from_millis(500);
@@ -85,7 +81,7 @@ pub struct Options {
     pub key: Option<PathBuf>,
     /// What tokens call this service.
     pub audience: String,
-    /// TLS.
+    /// TLS, from files that are read again when they change.
     pub tls: Option<ServerTls>,
     /// Serves other hosts without TLS and tokens.
     pub insecure: bool,
@@ -198,9 +194,9 @@ impl Dispatcher {
                 "other hosts could reach {address}: set TLS and a key for tokens, or `insecure`"
             )));
         }
-        let key = options.key.as_ref().map(|path| Watched::new(path, Key::read)).transpose();
-        let key = key.map_err(Error::Setup)?.map(|key| (Arc::new(key), options.audience.clone()));
-        let tls = options.tls.as_ref().map(|tls| tls.config(&["h2"])).transpose();
+        let guard = options.key.as_ref().map(|path| Guard::open(path, &options.audience));
+        let guard = guard.transpose().map_err(Error::Setup)?;
+        let tls = options.tls.as_ref().map(|tls| tls.identity(&["h2"])).transpose();
         let tls = tls.map_err(Error::Setup)?;
         let (desk, torn) = Desk::open(
             Arc::clone(&options.disk),
@@ -229,14 +225,14 @@ impl Dispatcher {
             reports: Reports::default(),
             policy: options.scale,
             scale: Mutex::default(),
-            rules: Arc::new(Rules::new(key.clone(), options.connections.rate)),
+            rules: Arc::new(Rules::new(guard.clone(), options.connections.rate)),
             journal_bytes: AtomicU64::new(0),
             stopping: watch::Sender::new(false),
         });
         let http = options.http.as_ref().map(|at| {
             let (names, tls, insecure) =
                 (options.names.clone(), options.tls.clone(), options.insecure);
-            let http = HttpOptions { names, key: key.clone(), tls, insecure };
+            let http = HttpOptions { names, guard: guard.clone(), tls, insecure };
             HttpServer::start(at, http, pages(&shared))
         });
         let http = http.transpose().map_err(Error::Setup)?;
@@ -377,7 +373,7 @@ fn serve(
     shared: &Arc<Shared>,
     bound: Bound,
     limits: &ConnectionLimits,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<Identity>,
 ) {
     runtime.block_on(async {
         let incoming = match bound.listen(limits, tls) {

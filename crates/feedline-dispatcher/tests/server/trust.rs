@@ -271,6 +271,32 @@ fn over_tls_both_ends_know_each_other() {
     assert!(control.status().is_ok(), "certificates of clients are optional");
 }
 
+#[test]
+fn certificates_are_read_again_when_their_files_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = certificates(folder.path());
+    let next = make_development_ca(&folder.path().join("next"), &["127.0.0.1"]).unwrap();
+    let tls = ServerTls { clients: None, ..made.server.clone() };
+    let dispatcher = secured(folder.path(), tls);
+    let address = dispatcher.address().to_string();
+    let old = over(&address, ClientTls { identity: None, ..made.client.clone() });
+    assert!(old.status().is_ok());
+    // A client's authority is read again as well, when it has to connect anew.
+    let authority = folder.path().join("authority.pem");
+    std::fs::copy(&made.client.authority, &authority).unwrap();
+    let tls = ClientTls { authority: authority.clone(), identity: None, name: None };
+    let client = over(&address, tls);
+    std::fs::copy(&next.client.authority, &authority).unwrap();
+    std::fs::copy(&next.server.certificate, &made.server.certificate).unwrap();
+    std::fs::copy(&next.server.key, &made.server.key).unwrap();
+    let end = std::time::Instant::now() + PATIENCE;
+    while client.workers(0, Duration::ZERO).is_err() {
+        assert!(std::time::Instant::now() < end, "the new certificate is never shown");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(old.status().is_ok(), "those who are connected stay so");
+}
+
 /// Passes bytes on, and changes one in each so many.
 fn tamper(to: &Address, every: usize) -> std::net::SocketAddr {
     let Address::Tcp { host, port } = to.clone() else { panic!() };

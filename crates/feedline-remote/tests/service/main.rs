@@ -8,6 +8,7 @@ mod jobs;
 mod rough;
 mod saving;
 mod streams;
+mod trust;
 
 use feedline_core::{Batch, Error, Result, Seed, Store};
 use feedline_dispatcher::Dispatcher;

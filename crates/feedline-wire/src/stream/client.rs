@@ -1,6 +1,7 @@
 //! The receiving end: asks, and takes what comes.
 
 use super::link::{Pulse, Reader, Writer, interval, lock};
+use super::session::{Session, Unsecured, plain_answer};
 use super::share::Borrowing;
 use super::socket::{Address, Socket};
 use crate::bytes::malformed;
@@ -8,9 +9,13 @@ use crate::compress::{Compression, Unpacker};
 use crate::frame::{
     Header, Hello, Kind, Limits, VERSION, decode_error, encode_credit, encode_request,
 };
+use crate::secret::Secret;
 use crate::stretch::Decoder;
+use crate::tls::Trust;
+use crate::token::TokenFile;
 use feedline_core::{Buffer, Error, Pool, Result, Stretch};
 use feedline_shm::View;
+use rustls::ClientConnection;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -33,8 +38,12 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// How many bytes may be under way or wait here; one frame is always admitted.
     pub credit: u64,
-    /// What the server wants to hear.
-    pub token: Vec<u8>,
+    /// What the server wants to see.
+    pub token: Option<TokenFile>,
+    /// Whom to trust; with it, everything on TCP goes over TLS.
+    pub tls: Option<Trust>,
+    /// Lets a token be sent to another host without TLS.
+    pub insecure: bool,
     /// How many bytes of a server's shared memory to map on the same host; 0 for none.
     pub shared_memory: usize,
     /// How shared memory is mapped.
@@ -53,7 +62,9 @@ impl Default for ClientOptions {
             handshake: Duration::from_secs(5),
             timeout: Duration::from_secs(10),
             credit: 64 << 20,
-            token: Vec::new(),
+            token: None,
+            tls: None,
+            insecure: false,
             shared_memory: 1 << 30,
             view: View::default(),
             compressions: vec![Compression::Lz4, Compression::Zstd],
@@ -68,6 +79,8 @@ impl Default for ClientOptions {
 pub enum Way {
     /// Over TCP.
     Tcp,
+    /// Over TCP, encrypted.
+    Tls,
     /// Over a Unix socket.
     Unix,
     /// Through shared memory, and over a Unix socket when there is none left.
@@ -91,6 +104,7 @@ pub struct Client {
     reading: Option<JoinHandle<()>>,
     address: String,
     way: Way,
+    token: Option<TokenFile>,
     credit: u64,
     request: u32,
     /// Credit that was not given back yet.
@@ -130,11 +144,22 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// If the server is not there, or turns the client away.
+    /// If the server is not there, turns the client away, is not to be trusted, or would be shown a
+    /// token that others could read on its way.
     pub fn connect(address: &Address, options: ClientOptions) -> Result<Self> {
         let name = address.to_string();
         let failed = |error| Error::unavailable(format!("worker {name}"), error);
+        let open = options.token.is_some() && options.tls.is_none() && !options.insecure;
+        if open && !address.is_local() {
+            return Err(Error::Service(format!(
+                "a token would travel to worker {address} in the clear: use TLS"
+            )));
+        }
+        let deadline = Instant::now() + options.handshake;
         let socket = Socket::connect(address, options.handshake).map_err(failed)?;
+        if let (Some(trust), Some(host)) = (&options.tls, address.host()) {
+            secure(&socket, trust, host, deadline).map_err(failed)?;
+        }
         let mut greeted = Greeted::new(socket, [0; 16], &options)?.map_err(failed)?;
         if !greeted.socket.local && !greeted.hello.local.is_empty() && options.shared_memory > 0 {
             // Any trouble on the way only means that the server is elsewhere, or somebody else's.
@@ -144,6 +169,7 @@ impl Client {
         }
         let Greeted { socket, mut reader, writer, hello } = greeted;
         let way = match (socket.local, hello.shared_memory) {
+            (false, _) if socket.is_secure() => Way::Tls,
             (false, _) => Way::Tcp,
             (true, 0) => Way::Unix,
             (true, _) => Way::Shared,
@@ -187,6 +213,7 @@ impl Client {
             reading: Some(reading),
             address: name,
             way,
+            token: options.token,
             credit: options.credit,
             request: 0,
             owed: 0,
@@ -227,7 +254,8 @@ impl Client {
             queue.items.clear();
             (queue.request, queue.here, queue.window) = (self.request, 0, self.credit);
         }
-        let description = encode_request(self.credit, request);
+        let token = shown(self.token.as_ref());
+        let description = encode_request(self.credit, token.expose(), request);
         let said = lock(&self.shared.writer).say(Kind::Request, self.request, &description);
         said.map_err(|error| self.lost(error))
     }
@@ -343,6 +371,28 @@ impl fmt::Debug for Client {
     }
 }
 
+/// What the token's file says now.
+fn shown(token: Option<&TokenFile>) -> Secret<Vec<u8>> {
+    let text = |token: &TokenFile| token.get().expose().clone().into_bytes();
+    Secret::new(token.map(text).unwrap_or_default())
+}
+
+/// Agrees with a server on TLS.
+fn secure(socket: &Socket, trust: &Trust, host: &str, deadline: Instant) -> io::Result<()> {
+    let wrong = |message| io::Error::new(io::ErrorKind::InvalidInput, message);
+    let name = trust.name_of(host).map_err(wrong)?;
+    let tls = ClientConnection::new(trust.config(), name).map_err(io::Error::other)?;
+    socket.set_write_timeout(deadline.saturating_duration_since(Instant::now()))?;
+    match Session::connect(socket, tls, deadline) {
+        Ok(session) => {
+            socket.secure(session);
+            Ok(())
+        }
+        Err(Unsecured::Failed(error)) => Err(error),
+        Err(Unsecured::Plain(came)) => Err(plain_answer(socket, came, deadline)),
+    }
+}
+
 /// A connection on which both sides have greeted.
 struct Greeted {
     socket: Arc<Socket>,
@@ -379,7 +429,7 @@ impl Greeted {
         let hello = Hello {
             oldest: VERSION,
             newest: VERSION,
-            token: options.token.clone(),
+            token: shown(options.token.as_ref()),
             shared_memory: if socket.can_share() { options.shared_memory as u64 } else { 0 },
             compressions: options.compressions.clone(),
             timeout: options.timeout.as_millis() as u64,

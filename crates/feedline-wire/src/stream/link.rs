@@ -121,6 +121,8 @@ pub(super) struct Reader {
     timeout: Duration,
     /// By when all that is read must have come: until the peer is known.
     deadline: Option<Instant>,
+    /// By when the frame that has begun to come must be understood, but for its payload.
+    head_deadline: Option<Instant>,
     pulse: Option<Pulse>,
 }
 
@@ -138,6 +140,7 @@ impl Reader {
             last: Instant::now(),
             timeout: Duration::MAX,
             deadline: Some(deadline),
+            head_deadline: None,
             pulse: None,
         }
     }
@@ -160,12 +163,18 @@ impl Reader {
     /// must be read before the next header.
     pub(super) fn next(&mut self, description: &mut Vec<u8>) -> io::Result<Header> {
         let mut head = [0; HEADER];
+        while self.start == self.end {
+            self.fill()?;
+        }
+        // Payloads may be long and links slow; what comes before them is neither.
+        self.head_deadline = Instant::now().checked_add(self.timeout);
         self.exact(&mut head)?;
         let header = Header::decode(&head, self.sequence, &self.limits)?;
         self.sequence += 1;
         description.resize(header.description, 0);
         self.exact(description)?;
         header.check_description(description)?;
+        self.head_deadline = None;
         if let Some(pulse) = &self.pulse {
             pulse.check()?;
         }
@@ -247,6 +256,9 @@ impl Reader {
                 return late("the peer did not greet in time".to_owned());
             }
             self.socket.set_read_timeout(left)?;
+        }
+        if self.head_deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return late("the peer takes too long to send a frame".to_owned());
         }
         let silent = self.last.elapsed();
         if silent >= self.timeout {

@@ -14,6 +14,11 @@
 //! Both sides send a sign of life when they have nothing else to say, so a peer that is dead, or
 //! alive and stuck, is noticed within the time-out of whoever waits for it.
 //!
+//! A server may ask for tokens: in the greeting, before anything else of it is looked at, and again
+//! with every request, so that a connection does not outlive its token. It may speak TLS, and ask for
+//! clients' certificates. Those who have not greeted yet take no seat from those who have, and when
+//! there are too many of them, the oldest of whoever has most is dropped.
+//!
 //! A client on the server's host moves from TCP to a Unix socket by itself, if both run as the same
 //! user; there, large payloads go through shared memory. Checksums of payloads are computed on TCP
 //! only: elsewhere the bytes do not leave this host's memory.
@@ -21,6 +26,7 @@
 mod client;
 mod link;
 mod server;
+mod session;
 mod share;
 mod socket;
 
@@ -30,3 +36,5 @@ pub use socket::Address;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trust_tests;

@@ -1,6 +1,7 @@
 //! The sending end: accepts clients, and serves each on threads of its own.
 
 use super::link::{Pulse, Reader, Writer, interval, lock};
+use super::session::{Session, Unsecured};
 use super::share::Lending;
 use super::socket::{Address, Listener, Socket};
 use crate::bytes::malformed;
@@ -10,11 +11,15 @@ use crate::frame::{
     encode_error, encode_pieces,
 };
 use crate::stretch::Encoded;
+use crate::tls::Identity;
+use crate::token::{Guard, Role, TokenError};
 use feedline_core::{Buffer, Error, Result, Stretch};
 use feedline_shm::Segments;
+use rustls::ServerConnection;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -36,14 +41,22 @@ pub trait Handler: Send + Sync + 'static {
 pub struct ServerOptions {
     /// How many clients may be connected; others are turned away.
     pub connections: usize,
+    /// How many of them may come from one address.
+    pub per_peer: usize,
+    /// How many may be about to greet; of more, the oldest of the address that has most is dropped.
+    pub pending: usize,
     /// How long a client may take to greet.
     pub handshake: Duration,
     /// How long a client may be silent before it is given up.
     pub timeout: Duration,
     /// How payloads are packed on TCP.
     pub packing: Packing,
-    /// What a client must know to be served; empty if anybody is.
-    pub token: Vec<u8>,
+    /// Whose tokens let clients in; none if anybody is served.
+    pub guard: Option<Guard>,
+    /// What is shown over TLS on TCP; none if everything goes in the clear.
+    pub tls: Option<Identity>,
+    /// Serves other hosts without tokens and TLS.
+    pub insecure: bool,
     /// Memory for clients on this host; `None` if all go over sockets.
     pub shared: Option<Segments>,
     /// How large a request may be.
@@ -55,11 +68,15 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
-            connections: 128,
+            connections: 1024,
+            per_peer: 512,
+            pending: 256,
             handshake: Duration::from_secs(5),
             timeout: Duration::from_secs(10),
             packing: Packing::Auto,
-            token: Vec::new(),
+            guard: None,
+            tls: None,
+            insecure: false,
             shared: None,
             request: 4 << 20,
             payload: Limits::default().payload,
@@ -89,9 +106,46 @@ struct Shared {
 #[derive(Default)]
 struct Clients {
     next: u64,
-    connected: HashMap<u64, (Arc<Socket>, Option<JoinHandle<()>>)>,
+    connected: HashMap<u64, Guest>,
     /// Those that are gone, to be joined.
     gone: Vec<JoinHandle<()>>,
+}
+
+/// A connection, as all others see it.
+struct Guest {
+    socket: Arc<Socket>,
+    stage: Stage,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It has not greeted yet.
+    Pending,
+    /// It is served.
+    Seated,
+    /// It was told to go.
+    Leaving,
+}
+
+impl Clients {
+    fn at(&self, stage: Stage) -> impl Iterator<Item = (&u64, &Guest)> {
+        self.connected.iter().filter(move |(_, guest)| guest.stage == stage)
+    }
+
+    /// Drops one of those who have not greeted: the oldest of the address that has most.
+    fn drop_one(&mut self) {
+        let mut peers: HashMap<Option<IpAddr>, (usize, u64)> = HashMap::new();
+        for (number, guest) in self.at(Stage::Pending) {
+            let (count, oldest) = peers.entry(guest.socket.peer).or_insert((0, *number));
+            (*count, *oldest) = (*count + 1, (*oldest).min(*number));
+        }
+        let most = peers.into_values().max_by_key(|(count, _)| *count);
+        if let Some(guest) = most.and_then(|(_, oldest)| self.connected.get_mut(&oldest)) {
+            guest.socket.shut_down();
+            guest.stage = Stage::Leaving;
+        }
+    }
 }
 
 impl Server {
@@ -100,8 +154,15 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If the address cannot be had.
+    /// If the address cannot be had, or other hosts could reach it and neither TLS with tokens nor
+    /// `insecure` is set.
     pub fn bind(address: &Address, handler: impl Handler, options: ServerOptions) -> Result<Self> {
+        let guarded = options.guard.is_some() && options.tls.is_some();
+        if !address.is_local() && !guarded && !options.insecure {
+            return Err(Error::Service(format!(
+                "other hosts could reach {address}: set TLS and a key for tokens, or `insecure`"
+            )));
+        }
         let failed = |error| Error::unavailable(format!("address {address} to listen at"), error);
         let listener = Listener::bind(address).map_err(failed)?;
         let bound = listener.address().map_err(failed)?;
@@ -142,10 +203,10 @@ impl Server {
         &self.address
     }
 
-    /// Number of clients that are connected.
+    /// Number of clients that are served. Those who have not greeted yet are none.
     #[must_use]
     pub fn connections(&self) -> usize {
-        lock(&self.shared.clients).connected.len()
+        lock(&self.shared.clients).at(Stage::Seated).count()
     }
 }
 
@@ -160,8 +221,8 @@ impl Drop for Server {
         let threads: Vec<_> = {
             let mut clients = lock(&self.shared.clients);
             let clients = &mut *clients;
-            clients.connected.values().for_each(|(socket, _)| socket.shut_down());
-            let connected = clients.connected.values_mut().filter_map(|(_, thread)| thread.take());
+            clients.connected.values().for_each(|guest| guest.socket.shut_down());
+            let connected = clients.connected.values_mut().filter_map(|guest| guest.thread.take());
             connected.chain(clients.gone.drain(..)).collect()
         };
         for thread in threads {
@@ -186,69 +247,120 @@ impl Shared {
                 }
                 continue;
             };
-            // A socket without a path has no permissions either.
-            if !local || socket.can_share() {
+            // Memory is shared with the same user alone, and what is said there goes in the clear.
+            if !socket.local || socket.can_share() {
                 self.admit(socket, local);
             }
         }
     }
 
     fn admit(self: &Arc<Self>, socket: Socket, local: bool) {
+        let options = &self.options;
         let socket = Arc::new(socket);
         let mut clients = lock(&self.clients);
         for thread in clients.gone.drain(..) {
             let _ = thread.join();
         }
-        if clients.connected.len() >= self.options.connections {
-            let most = self.options.connections;
-            let busy = io::Error::new(
-                io::ErrorKind::ConnectionRefused,
-                format!("{most} clients are connected, and no more are allowed"),
-            );
-            let error = Error::unavailable("a connection", busy);
-            // The buffer of a new socket takes it at once; if not, closing says enough.
-            let _ = socket.set_write_timeout(Duration::from_millis(1));
-            let _ = Writer::new(socket).say(Kind::Error, 0, &encode_error(&error));
+        if clients.at(Stage::Pending).count() >= options.pending.max(1) {
+            clients.drop_one();
+        }
+        // Those who come faster than others can leave find the door closed.
+        if clients.connected.len() >= options.connections + 2 * options.pending.max(1) {
             return;
         }
         let number = clients.next;
         clients.next += 1;
-        clients.connected.insert(number, (Arc::clone(&socket), None));
+        let guest = Guest { socket: Arc::clone(&socket), stage: Stage::Pending, thread: None };
+        clients.connected.insert(number, guest);
         let shared = Arc::clone(self);
         let serve = move || {
             // Whatever ends a connection, the client learns by its end; others are not concerned.
-            let _ = shared.connection(&socket, local);
+            if let Err(error) = shared.connection(&socket, number, local) {
+                let peer = socket.peer;
+                tracing::debug!(connection = number, ?peer, %error, "a connection ended");
+            }
             socket.shut_down();
             let mut clients = lock(&shared.clients);
-            if let Some((_, Some(thread))) = clients.connected.remove(&number) {
+            if let Some(Guest { thread: Some(thread), .. }) = clients.connected.remove(&number) {
                 clients.gone.push(thread);
             }
         };
         match thread::Builder::new().name("wire-read".into()).spawn(serve) {
             Ok(thread) => {
                 // The thread waits for the lock before it looks for itself here.
-                if let Some((_, handle)) = clients.connected.get_mut(&number) {
-                    *handle = Some(thread);
+                if let Some(guest) = clients.connected.get_mut(&number) {
+                    guest.thread = Some(thread);
                 }
             }
             Err(_) => drop(clients.connected.remove(&number)),
         }
     }
 
+    /// Gives a client that has greeted its seat.
+    fn seat(&self, number: u64) -> Result<()> {
+        let mut clients = lock(&self.clients);
+        let (mut all, mut alike) = (0, 0);
+        let peer = clients.connected.get(&number).and_then(|guest| guest.socket.peer);
+        for (_, guest) in clients.at(Stage::Seated) {
+            all += 1;
+            alike += usize::from(peer.is_some() && guest.socket.peer == peer);
+        }
+        let (most, most_alike) = (self.options.connections, self.options.per_peer);
+        let full = match peer {
+            _ if all >= most => format!("{most} clients are connected, and no more are allowed"),
+            Some(peer) if alike >= most_alike => format!(
+                "{most_alike} clients are connected from {peer}, and no more of one address are allowed"
+            ),
+            _ => {
+                if let Some(guest) = clients.connected.get_mut(&number) {
+                    guest.stage = Stage::Seated;
+                }
+                return Ok(());
+            }
+        };
+        let full = io::Error::new(io::ErrorKind::ConnectionRefused, full);
+        Err(Error::unavailable("a connection", full))
+    }
+
+    /// Agrees on TLS, where that is spoken.
+    fn secure(&self, socket: &Arc<Socket>, deadline: Instant) -> io::Result<()> {
+        let Some(identity) = self.options.tls.as_ref().filter(|_| !socket.local) else {
+            return Ok(());
+        };
+        let tls = ServerConnection::new(identity.config()).map_err(io::Error::other)?;
+        match Session::accept(socket, tls, deadline) {
+            Ok(session) => {
+                socket.secure(session);
+                Ok(())
+            }
+            Err(Unsecured::Failed(error)) => Err(error),
+            Err(Unsecured::Plain(_)) => {
+                // It would not understand a word of TLS.
+                let message = "this worker speaks TLS, and was spoken to without: connect with the \
+                               authority of its certificate";
+                let error = Error::Service(message.to_owned());
+                let _ = Writer::new(Arc::clone(socket)).say(Kind::Error, 0, &encode_error(&error));
+                Err(malformed(message))
+            }
+        }
+    }
+
     /// One client, from its greeting to its end.
-    fn connection(&self, socket: &Arc<Socket>, local: bool) -> io::Result<()> {
+    fn connection(&self, socket: &Arc<Socket>, number: u64, local: bool) -> io::Result<()> {
         let options = &self.options;
         let timeout = options.timeout;
-        let mut reader = Reader::new(Arc::clone(socket), Instant::now() + options.handshake);
-        let mut writer = Writer::new(Arc::clone(socket));
+        let deadline = Instant::now() + options.handshake;
         socket.set_write_timeout(options.handshake)?;
-        let hello = match self.greet(&mut reader, local) {
+        self.secure(socket, deadline)?;
+        let mut reader = Reader::new(Arc::clone(socket), deadline);
+        let mut writer = Writer::new(Arc::clone(socket));
+        let greeted = self.greet(&mut reader, local);
+        let hello = match greeted.and_then(|hello| self.seat(number).map(|()| hello)) {
             Ok(hello) => hello,
             Err(error) => {
                 // A peer that speaks our language is told why; others would not understand.
-                let error = Error::unavailable("a connection", error);
                 let _ = writer.say(Kind::Error, 0, &encode_error(&error));
-                return Ok(());
+                return Err(io::Error::other(error));
             }
         };
         let sharing = options.shared.as_ref().filter(|_| socket.can_share());
@@ -278,6 +390,7 @@ impl Shared {
             socket,
             writer: &writer,
             payload: options.payload,
+            guard: options.guard.as_ref(),
             flow: Mutex::default(),
             changed: Condvar::new(),
         };
@@ -304,36 +417,57 @@ impl Shared {
         })
     }
 
-    fn greet(&self, reader: &mut Reader, local: bool) -> io::Result<Hello> {
-        reader.begin()?;
+    fn greet(&self, reader: &mut Reader, local: bool) -> Result<Hello> {
+        let failed = |error| Error::unavailable("a connection", error);
         let mut description = Vec::new();
-        let header = reader.next(&mut description)?;
+        let header = reader.begin().and_then(|()| reader.next(&mut description)).map_err(failed)?;
         if header.kind != Kind::Hello {
-            return Err(malformed(format!("a {:?} frame instead of a greeting", header.kind)));
+            let other = format!("a {:?} frame instead of a greeting", header.kind);
+            return Err(failed(malformed(other)));
         }
-        let hello = Hello::decode(&description)?;
+        // Nothing else of it is looked at before its token.
+        let token = Hello::token(&description).map_err(failed)?;
+        admitted(self.options.guard.as_ref(), token)?;
+        let hello = Hello::decode(&description).map_err(failed)?;
         let ours = Hello { oldest: VERSION, newest: VERSION, ..Hello::default() };
         if hello.common_version(&ours).is_none() {
             let (oldest, newest) = (hello.oldest, hello.newest);
-            return Err(malformed(format!(
+            return Err(failed(malformed(format!(
                 "the client speaks versions {oldest} to {newest}, the server {VERSION}"
-            )));
-        }
-        let refused = |message| Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-        if !same(&hello.token, &self.options.token) {
-            return refused("the client does not know the server's token");
+            ))));
         }
         if local && hello.instance != self.instance {
-            return refused("the client looks for another server");
+            return Err(Error::Service("the client looks for another server".into()));
         }
         Ok(hello)
     }
 }
 
-/// Compares secrets in a time that only depends on their lengths.
-fn same(left: &[u8], right: &[u8]) -> bool {
-    let differences = left.iter().zip(right).fold(0, |all, (left, right)| all | (left ^ right));
-    left.len() == right.len() && std::hint::black_box(differences) == 0
+/// Whether a token lets a client in.
+///
+/// # Errors
+///
+/// What the client is to see. One that has expired may be renewed; all others stay wrong.
+fn admitted(guard: Option<&Guard>, token: &[u8]) -> Result<()> {
+    let Some(guard) = guard else { return Ok(()) };
+    if token.is_empty() {
+        return Err(Error::Service("a token is needed, and the client has none".into()));
+    }
+    match std::str::from_utf8(token)
+        .map_err(|_| TokenError::Invalid)
+        .and_then(|text| guard.check(text))
+    {
+        Ok(token) if token.role == Role::Client => Ok(()),
+        Ok(token) => Err(Error::Service(format!(
+            "a token for the role {} does not allow reading batches: one for the role client does",
+            token.role
+        ))),
+        Err(error @ TokenError::Expired) => {
+            let error = io::Error::new(io::ErrorKind::PermissionDenied, error);
+            Err(Error::unavailable("a connection", error))
+        }
+        Err(error) => Err(Error::Service(error.to_string())),
+    }
 }
 
 /// What the two threads of a connection share.
@@ -342,6 +476,7 @@ struct Connection<'a> {
     writer: &'a Mutex<Writer>,
     /// How large a payload may be.
     payload: usize,
+    guard: Option<&'a Guard>,
     flow: Mutex<Flow>,
     changed: Condvar,
 }
@@ -373,7 +508,13 @@ impl Connection<'_> {
             let header = reader.next(&mut description)?;
             match header.kind {
                 Kind::Request => {
-                    let (window, request) = decode_request(&description)?;
+                    let (window, token, request) = decode_request(&description)?;
+                    // A connection lasts no longer than tokens do.
+                    if let Err(error) = admitted(self.guard, token) {
+                        let told = encode_error(&error);
+                        lock(self.writer).say(Kind::Error, header.request, &told)?;
+                        return Err(io::Error::other(error));
+                    }
                     let mut flow = lock(&self.flow);
                     (flow.current, flow.waiting) = (header.request, Some(request.to_vec()));
                     (flow.window, flow.under_way) = (window, 0);

@@ -1,15 +1,17 @@
 //! Sockets of both sorts behind one type, set up for large frames.
 
+use super::session::Session;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, sendmsg};
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// How much a socket may hold on its way. The system may allow less.
@@ -31,10 +33,16 @@ impl Address {
     /// Whether it can only be reached from this host: a Unix socket, or a loopback address.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        let Self::Tcp(text) = self else { return true };
+        let Some(host) = self.host() else { return true };
+        host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    }
+
+    /// The host, without brackets; none of a Unix socket.
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        let Self::Tcp(text) = self else { return None };
         let host = text.rsplit_once(':').map_or(text.as_str(), |(host, _)| host);
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+        Some(host.trim_start_matches('[').trim_end_matches(']'))
     }
 }
 
@@ -68,17 +76,25 @@ pub(super) struct Socket {
     descriptor: OwnedFd,
     /// Whether it is a Unix socket: its bytes never leave this host's memory.
     pub(super) local: bool,
+    /// Where the other end is, if it is known by an address.
+    pub(super) peer: Option<IpAddr>,
+    /// What is read and written goes through it, from when both sides have agreed on it.
+    session: OnceLock<Session>,
 }
 
 impl Socket {
     fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self { descriptor: stream.into(), local: false })
+        let peer = stream.peer_addr()?.ip();
+        // The same host is the same host, however it was called.
+        let peer = Some(peer.to_canonical());
+        Ok(Self { descriptor: stream.into(), local: false, peer, session: OnceLock::new() })
     }
 
     fn unix(stream: UnixStream) -> io::Result<Self> {
         sockopt::set_socket_send_buffer_size(&stream, BUFFER)?;
-        Ok(Self { descriptor: stream.into(), local: true })
+        let session = OnceLock::new();
+        Ok(Self { descriptor: stream.into(), local: true, peer: None, session })
     }
 
     pub(super) fn connect(address: &Address, within: Duration) -> io::Result<Self> {
@@ -118,17 +134,46 @@ impl Socket {
         Ok(sockopt::set_socket_timeout(self, Timeout::Send, Some(timeout))?)
     }
 
+    /// From here on everything is encrypted.
+    pub(super) fn secure(&self, session: Session) {
+        // There is one handshake on a connection.
+        let _ = self.session.set(session);
+    }
+
+    /// Whether everything is encrypted.
+    pub(super) fn is_secure(&self) -> bool {
+        self.session.get().is_some()
+    }
+
     pub(super) fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        Ok(rustix::io::read(&self.descriptor, bytes)?)
+        match self.session.get() {
+            None => self.read_plain(bytes),
+            Some(session) => session.read(self, bytes),
+        }
     }
 
     /// Fills all of `bytes` if that takes no longer than the time-out, without waking up in between.
+    /// What is encrypted comes piece by piece.
     pub(super) fn read_all(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        Ok(rustix::net::recv(&self.descriptor, bytes, RecvFlags::WAITALL)?.1)
+        match self.session.get() {
+            None => Ok(rustix::net::recv(&self.descriptor, bytes, RecvFlags::WAITALL)?.1),
+            Some(session) => session.read(self, bytes),
+        }
     }
 
     /// Writes all of it, wherever it lies.
-    pub(super) fn write(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    pub(super) fn write(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        match self.session.get() {
+            None => self.write_plain(slices),
+            Some(session) => session.write(self, slices),
+        }
+    }
+
+    pub(super) fn read_plain(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.descriptor, bytes)?)
+    }
+
+    pub(super) fn write_plain(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
             let some = &slices[..slices.len().min(PIECES)];

@@ -27,7 +27,7 @@ fn stretch(step: u64, bytes: usize, pool: &Pool) -> Stretch {
     Stretch { step, rows: Rows::Batch(Batch { fields, rows: 2, indices: Some(vec![step, 9]) }) }
 }
 
-fn check(found: &Stretch, step: u64, bytes: usize) {
+pub(super) fn check(found: &Stretch, step: u64, bytes: usize) {
     let expected = stretch(step, bytes, &Pool::new(0));
     let (Rows::Batch(found_rows), Rows::Batch(expected)) = (&found.rows, &expected.rows) else {
         panic!("no batch");
@@ -37,7 +37,7 @@ fn check(found: &Stretch, step: u64, bytes: usize) {
 }
 
 /// Understands "count bytes pause-in-ms", "fail" and "panic".
-struct Numbers {
+pub(super) struct Numbers {
     pool: Pool,
     sent: Arc<AtomicUsize>,
 }
@@ -60,20 +60,20 @@ impl Handler for Numbers {
     }
 }
 
-fn numbers(pool: Pool) -> (Numbers, Arc<AtomicUsize>) {
+pub(super) fn numbers(pool: Pool) -> (Numbers, Arc<AtomicUsize>) {
     let sent = Arc::new(AtomicUsize::new(0));
     (Numbers { pool, sent: Arc::clone(&sent) }, sent)
 }
 
-fn tcp() -> Address {
+pub(super) fn tcp() -> Address {
     Address::Tcp("127.0.0.1:0".into())
 }
 
-fn server(options: ServerOptions) -> Server {
+pub(super) fn server(options: ServerOptions) -> Server {
     Server::bind(&tcp(), numbers(Pool::new(1 << 20)).0, options).unwrap()
 }
 
-fn receive(client: &mut Client, count: u64, bytes: usize) {
+pub(super) fn receive(client: &mut Client, count: u64, bytes: usize) {
     client.request(format!("{count} {bytes} 0").as_bytes()).unwrap();
     for step in 0..count {
         check(&client.next().unwrap().unwrap(), step, bytes);
@@ -82,7 +82,7 @@ fn receive(client: &mut Client, count: u64, bytes: usize) {
     assert!(client.next().unwrap().is_none());
 }
 
-fn until(what: &str, done: impl Fn() -> bool) {
+pub(super) fn until(what: &str, done: impl Fn() -> bool) {
     let started = Instant::now();
     while !done() {
         assert!(started.elapsed() < Duration::from_secs(10), "{what}");
@@ -264,7 +264,7 @@ fn greeting(timeout: Duration) -> Vec<u8> {
     [&Header::new(Kind::Hello, 0, &description).encode()[..], &description].concat()
 }
 
-fn host(server: &Server) -> String {
+pub(super) fn host(server: &Server) -> String {
     server.address().to_string()
 }
 
@@ -309,29 +309,37 @@ fn a_silent_client_is_given_up_and_a_server_that_is_dropped_says_so() {
 
 #[test]
 fn those_who_do_not_greet_are_dropped_and_too_many_are_told() {
-    let options = ServerOptions { connections: 3, handshake: SHORT, ..Default::default() };
+    let options =
+        ServerOptions { connections: 3, per_peer: 2, handshake: SHORT, ..Default::default() };
+    let dir = tempfile::tempdir().unwrap();
+    let (handler, _) = numbers(Pool::new(1 << 20));
+    let unix = Address::Unix(dir.path().join("socket"));
+    let local = Server::bind(&unix, handler, ServerOptions { ..options.clone() }).unwrap();
     let server = server(options);
-    let mut good = Client::connect(server.address(), ClientOptions::default()).unwrap();
-    let idle: Vec<_> = (0..2).map(|_| TcpStream::connect(host(&server)).unwrap()).collect();
-    until("all are here", || server.connections() == 3);
-    let error = Client::connect(server.address(), ClientOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("3 clients are connected"), "{error}");
+    let connect = |server: &Server| Client::connect(server.address(), ClientOptions::default());
+    let mut good = connect(&server).unwrap();
+    let idle: Vec<_> = (0..5).map(|_| TcpStream::connect(host(&server)).unwrap()).collect();
+    let mut other = connect(&server).unwrap();
+    let error = connect(&server).unwrap_err();
+    assert!(error.to_string().contains("2 clients are connected from 127.0.0.1"), "{error}");
     receive(&mut good, 5, 1000);
-    until("the idle ones are gone", || server.connections() == 1);
-    drop(idle);
-    let mut next = Client::connect(server.address(), ClientOptions::default()).unwrap();
-    receive(&mut next, 5, 1000);
-    receive(&mut good, 5, 1000);
+    for mut idle in idle {
+        // The server ends it: with a word or without.
+        let _ = idle.read_to_end(&mut Vec::new());
+    }
+    receive(&mut other, 5, 1000);
+    drop(good);
+    until("one is gone", || server.connections() == 1);
+    receive(&mut connect(&server).unwrap(), 5, 1000);
+    let all: Vec<_> = (0..3).map(|_| connect(&local).unwrap()).collect();
+    let error = connect(&local).unwrap_err();
+    assert!(error.to_string().contains("3 clients are connected, and no more"), "{error}");
+    drop(all);
 }
 
 #[test]
-fn strangers_and_noise_are_turned_away_in_clear_words() {
-    let options = ServerOptions { token: b"secret".to_vec(), ..Default::default() };
-    let server = server(options);
-    let error = Client::connect(server.address(), ClientOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("token"), "{error}");
-    let token = ClientOptions { token: b"secret".to_vec(), ..Default::default() };
-    receive(&mut Client::connect(server.address(), token).unwrap(), 2, 10);
+fn noise_is_turned_away_in_clear_words() {
+    let server = server(ServerOptions::default());
     let mut raw = TcpStream::connect(host(&server)).unwrap();
     raw.write_all(&[b'x'; 200]).unwrap();
     let mut answer = Vec::new();
@@ -402,7 +410,7 @@ fn a_bit_changed_on_the_way_is_noticed_wherever_it_is() {
 fn a_thousand_damaged_conversations_never_stop_a_server() {
     let server = server(ServerOptions { handshake: SHORT, timeout: SHORT, ..Default::default() });
     let mut good = Client::connect(server.address(), ClientOptions::default()).unwrap();
-    let request = crate::frame::encode_request(1000, b"3 10 0");
+    let request = crate::frame::encode_request(1000, b"", b"3 10 0");
     let header = Header { sequence: 1, ..Header::new(Kind::Request, 1, &request) };
     let whole = [&greeting(SHORT)[..], &header.encode(), &request].concat();
     let seed = Mutex::new(1u64);

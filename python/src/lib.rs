@@ -42,7 +42,7 @@ fn steps() -> Vec<&'static str> {
 #[pyfunction]
 fn merge_states(states: Vec<String>) -> PyResult<String> {
     if states.first().is_some_and(|state| feedline_remote::is_dealt(state)) {
-        return Ok(feedline_remote::merge_states(&states).map_err(error::raise)?);
+        return feedline_remote::merge_states(&states).map_err(error::raise);
     }
     let states: feedline_core::Result<Vec<_>> =
         states.iter().map(|text| feedline_engine::State::from_json(text)).collect();

@@ -52,6 +52,8 @@ struct Fetcher {
 enum Ended {
     /// It was served, or nobody wants it any more.
     Done,
+    /// Nobody wants it any more, and nothing came lately: the connection may be dead.
+    Abandoned,
     /// The worker cannot be reached.
     Gone(Error),
     /// The worker answers, and does not deliver.
@@ -98,7 +100,7 @@ impl Fetcher {
         }
         let now = self.shared.now();
         match ended {
-            Ended::Done => {}
+            Ended::Done | Ended::Abandoned => {}
             Ended::Gone(error) => {
                 self.connection = None;
                 inner.trouble = Some(error.to_string());
@@ -131,7 +133,7 @@ impl Fetcher {
         }
         let Some(mut connection) = self.connection.take() else { return Ended::Done };
         let ended = self.stream(&mut connection, &ask, key);
-        if connection.is_connected() {
+        if connection.is_connected() && !matches!(ended, Ended::Abandoned) {
             self.connection = Some(connection);
         }
         ended
@@ -177,13 +179,20 @@ impl Fetcher {
             return Ended::Gone(error);
         }
         let mut steps: Vec<Result<Rows>> = Vec::new();
+        let mut silent = true;
         loop {
-            let Some(room) = self.wait_for_room(key) else { return Ended::Done };
+            let Some(room) = self.wait_for_room(key) else {
+                return if silent { Ended::Abandoned } else { Ended::Done };
+            };
             let mut end = false;
             match connection.next_within(LOOK_UP) {
-                Ok(Next::NotYet) => continue,
+                Ok(Next::NotYet) => {
+                    silent = true;
+                    continue;
+                }
                 Ok(Next::End) => end = true,
                 Ok(Next::Stretch(stretch)) => {
+                    silent = false;
                     steps.push(self.finished(ask, stretch));
                     while steps.len() < room.min(TOGETHER) && connection.is_more_here() {
                         match connection.next_within(Duration::ZERO) {

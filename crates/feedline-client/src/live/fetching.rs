@@ -56,6 +56,8 @@ struct Fetcher {
 enum Ended {
     /// It was served, or nobody wants it any more.
     Done,
+    /// Nobody wants it any more, and nothing came lately: the connection may be dead.
+    Abandoned,
     /// The worker cannot be reached.
     Gone(Error),
     /// The worker answers, and does not deliver.
@@ -117,7 +119,7 @@ impl Fetcher {
         }
         let now = self.shared.now();
         match ended {
-            Ended::Done => {}
+            Ended::Done | Ended::Abandoned => {}
             Ended::Gone(error) => {
                 self.connection = None;
                 inner.trouble = Some(error.to_string());
@@ -153,7 +155,7 @@ impl Fetcher {
         }
         let Some(mut connection) = self.connection.take() else { return Ended::Done };
         let ended = self.stream(&mut connection, &ask, coming);
-        if connection.is_connected() {
+        if connection.is_connected() && !matches!(ended, Ended::Abandoned) {
             self.connection = Some(connection);
         }
         ended
@@ -209,8 +211,11 @@ impl Fetcher {
         }
         // With `bucket` a step is a batch of the stretch.
         let mut expected = if self.shared.settings.sorted { ask.from } else { ask.first };
+        let mut silent = true;
         loop {
-            let Some(room) = self.wait_for_room(&coming.keys) else { return Ended::Done };
+            let Some(room) = self.wait_for_room(&coming.keys) else {
+                return if silent { Ended::Abandoned } else { Ended::Done };
+            };
             let mut portions = Vec::new();
             let mut ended = None;
             for taken in 0..room.min(TOGETHER) {
@@ -219,7 +224,10 @@ impl Fetcher {
                 }
                 let patience = if taken == 0 { LOOK_UP } else { Duration::ZERO };
                 let step = match connection.next_within(patience) {
-                    Ok(Next::NotYet) => break,
+                    Ok(Next::NotYet) => {
+                        silent = taken == 0;
+                        break;
+                    }
                     Ok(Next::End) => {
                         coming.end(&mut portions);
                         ended = Some(Ended::Done);
@@ -231,7 +239,7 @@ impl Fetcher {
                         break;
                     }
                     Ok(Next::Stretch(stretch)) => {
-                        expected += 1;
+                        (expected, silent) = (expected + 1, false);
                         self.finished(ask, stretch)
                     }
                     Err(error) => match self.failed(connection, error) {

@@ -290,7 +290,8 @@ impl Writer for Fleet {
         shard: u64,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Written> {
-        let path = std::path::absolute(folder.path())
+        // Without links, which might lead elsewhere on another host.
+        let path = std::fs::canonicalize(folder.path())
             .map_err(|error| Error::unavailable(folder.path().display().to_string(), error))?;
         let Some(text) = path.to_str() else {
             return Err(Error::Source(format!(

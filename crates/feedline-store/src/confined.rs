@@ -86,6 +86,20 @@ impl ConfinedStore {
         Err(refused)
     }
 
+    /// A folder below one of these, as it is at this moment: whatever is opened through it lies in it,
+    /// wherever its name leads later.
+    ///
+    /// # Errors
+    ///
+    /// If it lies elsewhere, or is no folder.
+    pub fn folder(&self, path: &Path) -> Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        self.open(path, flags).map(OwnedFd::from).map_err(|refused| match refused {
+            Refused::Outside => self.refused(path),
+            Refused::Failed(error) => missing(path, &error),
+        })
+    }
+
     fn refused(&self, path: &Path) -> Error {
         let names: Vec<_> =
             self.roots.iter().map(|root| root.names[0].display().to_string()).collect();

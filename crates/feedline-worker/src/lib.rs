@@ -129,7 +129,7 @@ impl Worker {
         };
         let shared = Arc::new(Shared {
             catalogue: Catalogue::new(Arc::clone(&control), store),
-            saving: Saving::new(save_to),
+            saving: Saving::new(save_to)?,
             shelf: Shelf::new(shelf),
             team,
             pool,

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// What all connections share.
 pub(crate) struct Shared {
@@ -108,6 +109,7 @@ impl Shared {
             false => (ask.first, ask.steps),
         };
         let mut making: Option<Arc<Production>> = None;
+        let mut held = false;
         for step in first..first.saturating_add(steps) {
             let number = step.saturating_mul(ask.world).saturating_add(ask.rank);
             let (rows, was_there) = loop {
@@ -134,8 +136,14 @@ impl Shared {
                         making.insert(made)
                     }
                 };
-                match production.drive(number, &shared.shelf, &line)? {
+                // What is there goes out before anything is waited for.
+                let patience = if held { Duration::ZERO } else { PATIENCE };
+                match production.drive(number, (&shared.shelf, &line), patience)? {
                     Driven::Made(rows) => break (rows, false),
+                    Driven::Waits if held => {
+                        out.flush()?;
+                        held = false;
+                    }
                     Driven::Waits => {}
                     // Somebody else was served from it meanwhile, or it was only part of ours.
                     Driven::Gone => making = None,
@@ -143,7 +151,8 @@ impl Shared {
                 }
             };
             shared.note(ask.job, &rows, was_there);
-            out.send(&Stretch { step, rows })?;
+            out.send_soon(&Stretch { step, rows })?;
+            held = true;
         }
         if let Some(production) = making {
             shared.note_busy(ask.job, production.busy_seconds());

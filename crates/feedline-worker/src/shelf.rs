@@ -80,8 +80,14 @@ impl Production {
         beyond % self.world == 0 && step < self.end
     }
 
-    /// Goes on until the stretch is made, but not for long. What comes before it goes to the shelf.
-    pub(crate) fn drive(&self, stretch: u64, shelf: &Shelf, line: &Known) -> Result<Driven> {
+    /// Goes on until the stretch is made, but not for longer than `patience`. What comes before it goes
+    /// to the shelf.
+    pub(crate) fn drive(
+        &self,
+        stretch: u64,
+        (shelf, line): (&Shelf, &Known),
+        patience: Duration,
+    ) -> Result<Driven> {
         let wanted = (stretch - self.rank) / self.world;
         // Whoever it was made for may have asked for less.
         if wanted >= self.end {
@@ -92,7 +98,7 @@ impl Production {
             if making.next > wanted {
                 return Ok(Driven::Gone);
             }
-            match making.run.next_within(PATIENCE)? {
+            match making.run.next_within(patience)? {
                 Progress::Waits => return Ok(Driven::Waits),
                 Progress::End => {
                     shelf.end(line, making.next);

@@ -22,16 +22,24 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Frames up to this many bytes may be held back, to go out together.
+const SMALL: usize = 4 << 10;
+
+/// So many bytes go out together at most.
+const TOGETHER: usize = 32 << 10;
+
 /// Sends frames. After an error the connection is shut down: half a frame may be out.
 pub(super) struct Writer {
     socket: Arc<Socket>,
     sequence: u64,
     last: Instant,
+    /// Small frames that go out with the next that is not held back.
+    held: Vec<u8>,
 }
 
 impl Writer {
     pub(super) fn new(socket: Arc<Socket>) -> Self {
-        Self { socket, sequence: 0, last: Instant::now() }
+        Self { socket, sequence: 0, last: Instant::now(), held: Vec::new() }
     }
 
     /// The number that the next frame will have.
@@ -47,10 +55,42 @@ impl Writer {
         payload: &[&[u8]],
     ) -> io::Result<()> {
         let head = Header { sequence: self.sequence, ..header }.encode();
-        let mut slices = Vec::with_capacity(payload.len() + 2);
-        slices.extend([IoSlice::new(&head), IoSlice::new(description)]);
+        let mut slices = Vec::with_capacity(payload.len() + 3);
+        slices.extend([IoSlice::new(&self.held), IoSlice::new(&head), IoSlice::new(description)]);
         slices.extend(payload.iter().map(|part| IoSlice::new(part)));
         let sent = self.socket.write(&mut slices);
+        self.sequence += 1;
+        self.sent(sent)
+    }
+
+    /// Sends a frame, or holds it back while it is small: until another is sent, or [`Writer::flush`].
+    pub(super) fn send_soon(
+        &mut self,
+        header: Header,
+        description: &[u8],
+        payload: &[&[u8]],
+    ) -> io::Result<()> {
+        let size =
+            HEADER + description.len() + payload.iter().map(|part| part.len()).sum::<usize>();
+        if size > SMALL {
+            return self.send(header, description, payload);
+        }
+        self.held.extend(Header { sequence: self.sequence, ..header }.encode());
+        self.held.extend(description);
+        payload.iter().for_each(|part| self.held.extend(*part));
+        self.sequence += 1;
+        if self.held.len() < TOGETHER {
+            return Ok(());
+        }
+        self.flush()
+    }
+
+    /// Sends what was held back.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let sent = self.socket.write(&mut [IoSlice::new(&self.held)]);
         self.sent(sent)
     }
 
@@ -61,12 +101,14 @@ impl Writer {
 
     /// Passes a segment to the other side, which may name it by its number from then on.
     pub(super) fn pass(&mut self, segment: &Segment) -> io::Result<()> {
+        self.flush()?;
         let description = encode_segment(segment.number(), segment.size());
         let header = Header::new(Kind::Segment, 0, &description);
         let head = Header { sequence: self.sequence, ..header }.encode();
         let bytes = [&head[..], &description].concat();
         let sent = send_with_descriptor(&*self.socket, &bytes, segment.descriptor())
             .and_then(|count| self.socket.write(&mut [IoSlice::new(&bytes[count..])]));
+        self.sequence += 1;
         self.sent(sent)
     }
 
@@ -74,7 +116,7 @@ impl Writer {
         if sent.is_err() {
             self.socket.shut_down();
         }
-        self.sequence += 1;
+        self.held.clear();
         self.last = Instant::now();
         sent
     }

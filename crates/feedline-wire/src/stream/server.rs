@@ -595,6 +595,17 @@ impl Sender<'_> {
     ///
     /// If the client is gone, or has asked for something else since.
     pub fn send(&mut self, stretch: &Stretch) -> Result<()> {
+        self.send_soon(stretch)?;
+        self.flush()
+    }
+
+    /// As [`Sender::send`], but a small stretch may be held back to go out with those after it: until
+    /// [`Sender::flush`], which is due before anything is waited for, or the end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::send`].
+    pub fn send_soon(&mut self, stretch: &Stretch) -> Result<()> {
         let encoded = Encoded::new(stretch);
         let most = self.connection.payload;
         if encoded.length > most {
@@ -615,6 +626,16 @@ impl Sender<'_> {
         sent.map_err(|error| Error::unavailable("the client", error))
     }
 
+    /// Sends what was held back.
+    ///
+    /// # Errors
+    ///
+    /// If the client is gone.
+    pub fn flush(&mut self) -> Result<()> {
+        let sent = lock(self.connection.writer).flush();
+        sent.map_err(|error| Error::unavailable("the client", error))
+    }
+
     /// Whether nobody waits for the rest any more.
     #[must_use]
     pub fn cancelled(&self) -> bool {
@@ -622,8 +643,10 @@ impl Sender<'_> {
         flow.closed || flow.current != self.request
     }
 
-    fn wait_for_credit(&self, cost: u64) -> Result<()> {
-        let mut flow = lock(&self.connection.flow);
+    fn wait_for_credit(&mut self, cost: u64) -> Result<()> {
+        let connection = self.connection;
+        let mut flow = lock(&connection.flow);
+        let mut flushed = false;
         loop {
             if flow.closed {
                 let gone = io::Error::from(io::ErrorKind::ConnectionReset);
@@ -637,8 +660,14 @@ impl Sender<'_> {
                 flow.under_way = after;
                 return Ok(());
             }
-            let changed = &self.connection.changed;
-            flow = changed.wait(flow).unwrap_or_else(|held| held.into_inner());
+            if !flushed {
+                // Credit comes back for what has arrived.
+                drop(flow);
+                self.flush()?;
+                (flow, flushed) = (lock(&connection.flow), true);
+                continue;
+            }
+            flow = connection.changed.wait(flow).unwrap_or_else(|held| held.into_inner());
         }
     }
 
@@ -656,7 +685,7 @@ impl Sender<'_> {
         let parts: Vec<_> = [&pieces[..]].into_iter().chain(placed.here).collect();
         // First the note, then the frame: the answer may be quick.
         lock(&self.connection.flow).lent.insert(writer.next_number(), placed.keep);
-        writer.send(header, &encoded.description, &parts)?;
+        writer.send_soon(header, &encoded.description, &parts)?;
         Ok(true)
     }
 
@@ -675,7 +704,7 @@ impl Sender<'_> {
         let bytes = HEADER + header.description + header.sent;
         let mut writer = lock(self.connection.writer);
         let started = Instant::now();
-        writer.send(header, &encoded.description, parts)?;
+        writer.send_soon(header, &encoded.description, parts)?;
         drop(writer);
         packer.wrote(bytes, started.elapsed());
         Ok(())

@@ -434,3 +434,48 @@ fn a_thousand_damaged_conversations_never_stop_a_server() {
     receive(&mut good, 3, 1000);
     until("all others are gone", || server.connections() == 1);
 }
+
+/// Holds small stretches back, and large ones between them, and flushes where the request says so.
+struct Together(Pool);
+
+impl Handler for Together {
+    fn serve(&self, request: &[u8], out: &mut Sender<'_>) -> Result<()> {
+        for step in 0..600 {
+            let bytes = if step % 100 == 99 { 20_000 } else { 10 };
+            out.send_soon(&stretch(step, bytes, &self.0))?;
+        }
+        if request == b"flush" {
+            out.flush()?;
+            // Nobody has to wait for the end.
+            while !out.cancelled() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn small_stretches_go_out_together_in_order_and_before_anything_is_waited_for() {
+    for options in [
+        ServerOptions::default(),
+        ServerOptions { shared: Some(Segments::new(4 << 20)), ..Default::default() },
+    ] {
+        let server = Server::bind(&tcp(), Together(Pool::new(1 << 20)), options).unwrap();
+        // So little credit that it runs out while some are held back.
+        for credit in [64 << 10, 64 << 20] {
+            let options = ClientOptions { credit, ..Default::default() };
+            let mut client = Client::connect(server.address(), options).unwrap();
+            for request in ["flush", "to the end", "flush"] {
+                client.request(request.as_bytes()).unwrap();
+                for step in 0..600 {
+                    let bytes = if step % 100 == 99 { 20_000 } else { 10 };
+                    check(&client.next().unwrap().unwrap(), step, bytes);
+                }
+                if request == "to the end" {
+                    assert!(client.next().unwrap().is_none());
+                }
+            }
+        }
+    }
+}

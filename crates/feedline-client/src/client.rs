@@ -45,6 +45,8 @@ pub struct Config {
     pub patience: Millis,
     /// Whether clients of one turn share their windows' work.
     pub rounds: bool,
+    /// Whether no window has more steps than the job says. With `bucket`, only its end tells.
+    pub counted: bool,
     /// So many windows in a row are asked of one worker.
     pub in_a_row: u64,
     /// How many streams the windows belong to in turn. Those of one stream are asked of one worker,
@@ -78,6 +80,7 @@ impl Config {
             fetch_p99: 300,
             patience: 300_000,
             rounds: false,
+            counted: true,
             in_a_row: 1,
             streams: 1,
         }
@@ -734,6 +737,7 @@ impl<B> Client<B> {
         if self.settled {
             return;
         }
+        let windows = self.windows();
         let ahead = |held: &Held<B>| held.buffer.len() as u64 + held.coming();
         let mut total: u64 = self.held.values().map(ahead).sum();
         (self.unasked, self.settled) = (false, true);
@@ -758,7 +762,12 @@ impl<B> Client<B> {
                 (self.unasked, self.settled) = (true, false);
                 return;
             };
-            let (from, most) = (held.expected(), self.config.steps_per_fetch.max(1));
+            let from = held.expected();
+            let left = match self.config.counted {
+                true => windows.steps_of(*window).saturating_sub(from),
+                false => u64::MAX,
+            };
+            let most = self.config.steps_per_fetch.min(left).max(1);
             held.asked = Some(Asked { worker, since: now, until: from + most });
             total += most;
             let fetch = Fetch {

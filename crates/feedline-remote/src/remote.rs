@@ -358,6 +358,7 @@ impl Remote {
         let config = Config {
             patience: job.patience.as_millis() as u64,
             rounds: options.rounds,
+            counted: self.pipeline.bucket.is_none(),
             streams: streams.map_or(1, |streams| streams.count),
             ..Config::new(name, description, small(options.world)?, consumer, nonce)
         };

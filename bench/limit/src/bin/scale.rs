@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Counts what is allocated while the dispatcher decides and remembers.
+/// Counts what is allocated while the dispatcher remembers.
 struct Counting;
 
 static HELD: AtomicI64 = AtomicI64::new(0);
@@ -75,9 +75,12 @@ impl Desk {
     fn ask(&mut self, now: u64, request: &Request) -> Reply {
         *self.requests.entry(kind(request)).or_default() += 1;
         let started = Instant::now();
-        COUNTS.set(true);
         let decision = decide(&self.state, &self.presence, &self.limits, now, request);
+        COUNTS.set(true);
         decision.events.iter().for_each(|event| self.state.apply(event));
+        if let Some((job, consumer)) = decision.heard {
+            self.presence.heard(job, consumer, now);
+        }
         COUNTS.set(false);
         self.busy += started.elapsed();
         self.most = self.most.max(HELD.load(Ordering::Relaxed));
@@ -186,7 +189,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         while let Some(action) = core.action() {
             match action {
                 Action::Send { sequence, request } => {
-                    desk.presence.heard(feedline_wire::JobId(1), None, now);
                     let reply = desk.ask(now, &request);
                     let what = Happening::Reply(sequence, reply);
                     put(&mut due, &mut happenings, now + ANSWER, who, what);

@@ -143,12 +143,7 @@ impl Remote {
             Some(cut) => Arc::new(Pipeline::open(&cut.first, store, blobs)?),
         };
         let finish = cut.map(|cut| finisher(&pipeline, &cut, &first, &options, &pool));
-        let plan = first.plan.to_json();
-        // Of what was given, what the plan names.
-        let mut hashes: Vec<String> =
-            blobs.keys().filter(|name| plan.contains(name.as_str())).cloned().collect();
-        hashes.sort_unstable();
-        let dataset = Dataset { plan, manifest: first.source.manifest(), blobs: hashes };
+        let dataset = dataset_of(&first, blobs);
         let steps = match job.window {
             _ if pipeline.bucket.is_some() => 1,
             0 => (SAMPLES / pipeline.stretch() as u64).max(1),
@@ -439,6 +434,16 @@ impl Remote {
             ..self.stats.clone()
         }
     }
+}
+
+/// What workers are told of a pipeline.
+pub(crate) fn dataset_of(pipeline: &Pipeline, blobs: &Blobs) -> Dataset {
+    let plan = pipeline.plan.to_json();
+    // Of what was given, what the plan names.
+    let mut hashes: Vec<String> =
+        blobs.keys().filter(|name| plan.contains(name.as_str())).cloned().collect();
+    hashes.sort_unstable();
+    Dataset { plan, manifest: pipeline.source.manifest(), blobs: hashes }
 }
 
 /// Takes the steps after the cut.

@@ -9,11 +9,11 @@
 //! costs the shards it was at, which others write; whoever saves may be lost as well: the next call
 //! goes on with what is missing.
 
-use crate::remote::unanswered;
+use crate::remote::{dataset_of, unanswered};
 use feedline_core::{Blobs, Error, Rows, Tensor};
 use feedline_engine::save::{Folder, SaveOptions, Saved, Shards, Writer, Written, save_with};
 use feedline_ops::Pipeline;
-use feedline_wire::control::{Control, Dataset, DatasetId, Roster, Worker, WorkerKey};
+use feedline_wire::control::{Control, DatasetId, Roster, Worker, WorkerKey};
 use feedline_wire::stream::{Address, Client, ClientOptions, Next};
 use feedline_wire::{Ask, JobId, SaveShard};
 use std::collections::HashMap;
@@ -56,11 +56,7 @@ pub fn save(
     options: &SaveOptions<'_>,
     (stream, patience): (&ClientOptions, Duration),
 ) -> Result<Saved> {
-    let plan = pipeline.plan.to_json();
-    let mut hashes: Vec<String> =
-        blobs.keys().filter(|name| plan.contains(name.as_str())).cloned().collect();
-    hashes.sort_unstable();
-    let dataset = Dataset { plan, manifest: pipeline.source.manifest(), blobs: hashes };
+    let dataset = dataset_of(pipeline, blobs);
     let roster = control.workers(0, patience.min(Duration::from_secs(10))).map_err(unanswered)?;
     let id = control.register(&dataset, blobs).map_err(unanswered)?;
     let fleet = Fleet {

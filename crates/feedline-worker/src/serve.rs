@@ -82,10 +82,9 @@ impl Handler for Serving {
 impl Shared {
     /// Serves one request.
     fn serve(&self, ask: &Ask, out: &mut Sender<'_>) -> Result<()> {
-        let shared = self;
-        let opened = shared.catalogue.get(&ask.dataset, ask.part)?;
+        let opened = self.catalogue.get(&ask.dataset, ask.part)?;
         if let Some(shard) = &ask.save {
-            return shared.save(&opened, shard, out);
+            return self.save(&opened, shard, out);
         }
         let start = start_of(ask)?;
         let line = Line {
@@ -98,10 +97,10 @@ impl Shared {
             rows: ask.rows,
             round: ask.rounds.then_some((ask.first, ask.world)),
         };
-        let line = shared.shelf.join(line, ask.job);
+        let line = self.shelf.join(line, ask.job);
         let sorted = opened.pipeline.bucket.is_some();
         if sorted && !ask.rounds {
-            return shared.stretch(&opened, &start, ask, out);
+            return self.stretch(&opened, &start, ask, out);
         }
         // In rounds, the steps are those of one stretch, as many as there are.
         let (first, steps) = match ask.rounds {
@@ -117,28 +116,33 @@ impl Shared {
                     return Err(Error::Cancelled);
                 }
                 if line.is_shared() {
-                    if let Some(rows) = shared.shelf.get(&line, number) {
+                    if let Some(rows) = self.shelf.get(&line, number) {
+                        // A production of our own that has not come so far would compute it again.
+                        let behind = making.take_if(|one| !one.has_passed(number));
+                        if let Some(production) = behind {
+                            self.note_busy(ask.job, production.busy_seconds());
+                        }
                         break (rows, true);
                     }
-                    if shared.shelf.is_over(&line, number) {
+                    if self.shelf.is_over(&line, number) {
                         return Ok(());
                     }
                 }
                 if making.is_none() {
-                    making = shared.shelf.find(&line, number);
+                    making = self.shelf.find(&line, number);
                 }
                 let production = match &making {
                     Some(production) => production,
                     None => {
                         let left = first.saturating_add(steps) - step;
-                        let made = shared.produce(&opened, &start, ask, step, left)?;
-                        shared.shelf.announce(&line, &made);
+                        let made = self.produce(&opened, &start, ask, step, left)?;
+                        self.shelf.announce(&line, &made);
                         making.insert(made)
                     }
                 };
                 // What is there goes out before anything is waited for.
                 let patience = if held { Duration::ZERO } else { PATIENCE };
-                match production.drive(number, (&shared.shelf, &line), patience)? {
+                match production.drive(number, (&self.shelf, &line), patience)? {
                     Driven::Made(rows) => break (rows, false),
                     Driven::Waits if held => {
                         out.flush()?;
@@ -150,12 +154,12 @@ impl Shared {
                     Driven::End => return Ok(()),
                 }
             };
-            shared.note(ask.job, &rows, was_there);
+            self.note(ask.job, &rows, was_there);
             out.send_soon(&Stretch { step, rows })?;
             held = true;
         }
         if let Some(production) = making {
-            shared.note_busy(ask.job, production.busy_seconds());
+            self.note_busy(ask.job, production.busy_seconds());
         }
         Ok(())
     }

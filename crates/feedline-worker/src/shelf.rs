@@ -116,6 +116,12 @@ impl Production {
         }
     }
 
+    /// Whether it has made the stretch, as far as anyone can tell: one that is being driven may have.
+    pub(crate) fn has_passed(&self, stretch: u64) -> bool {
+        let wanted = stretch.saturating_sub(self.rank) / self.world;
+        self.making.try_lock().map_or(true, |making| making.next > wanted)
+    }
+
     /// Seconds of work that went into it.
     pub(crate) fn busy_seconds(&self) -> f64 {
         self.making.lock().unwrap_or_else(PoisonError::into_inner).run.stats().busy_seconds

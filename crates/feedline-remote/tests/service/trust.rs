@@ -139,14 +139,14 @@ fn tokens_and_keys_change_while_batches_flow_and_no_batch_is_missed() {
         let stream = service.stream("client");
         let mut run =
             service.start(&pipeline, &fixtures, &format!("job {order:?}"), order, stream).unwrap();
-        let (mut seen, started) = (Vec::new(), Instant::now());
+        let (mut seen, mut last) = (Vec::new(), Instant::now());
         let mut changes = 0;
         while let Some(batch) = next(&mut run).unwrap() {
             seen.extend(batch.indices.unwrap());
-            // First the new key beside the old one, then new tokens, then the old key goes.
-            let time = started.elapsed().as_millis() / 400;
-            if time > changes {
-                changes = time;
+            // First the new key beside the old one, then new tokens, then the old key goes: each in its
+            // turn, however long a batch was waited for.
+            if last.elapsed() >= Duration::from_millis(400) {
+                (changes, last) = (changes + 1, Instant::now());
                 match changes {
                     1 => {
                         let _ = std::fs::remove_file(service.path("next"));

@@ -1,6 +1,6 @@
 //! The rows of one batch's places, as whoever computes them hands them over.
 
-use crate::{Batch, Error, Tensor};
+use crate::{Batch, Buffer, Error, Tensor};
 
 /// What became of the places of one batch.
 #[derive(Clone, Debug)]
@@ -38,11 +38,22 @@ impl Rows {
     /// Bytes of all values.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let sum =
-            |fields: &[Tensor]| fields.iter().map(|tensor| tensor.data().len()).sum::<usize>();
+        let mut bytes = 0;
+        self.each_value(|tensor| bytes += tensor.data().len());
+        bytes
+    }
+
+    /// Hands all values over to somebody else's budget: their pool no longer counts them as in use.
+    pub fn hand_over(&self) {
+        self.each_value(|tensor| tensor.buffer().into_iter().for_each(Buffer::hand_over));
+    }
+
+    fn each_value(&self, mut see: impl FnMut(&Tensor)) {
         match self {
-            Self::Batch(batch) => batch.fields.iter().map(|(_, tensor)| tensor.data().len()).sum(),
-            Self::Some { good, .. } => good.iter().map(|(_, _, fields)| sum(fields)).sum(),
+            Self::Batch(batch) => batch.fields.iter().for_each(|(_, tensor)| see(tensor)),
+            Self::Some { good, .. } => {
+                good.iter().flat_map(|(_, _, fields)| fields).for_each(see);
+            }
         }
     }
 }

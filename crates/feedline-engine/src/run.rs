@@ -5,6 +5,7 @@ use crate::bucket::Piece;
 use crate::counters::{Stats, Tuned, step_table};
 use crate::group::Group;
 use crate::lane::{Lane, Queue};
+use crate::memory::machine_memory;
 use crate::ready::Delivered;
 use crate::team::{Crew, Team};
 use crate::{Options, Steps};
@@ -80,7 +81,7 @@ impl Run {
         options: Options,
     ) -> Result<Self> {
         let lane = Arc::new(Lane::new(pipeline, store, options, pool, team.threads()));
-        let (batch, most) = (lane.budget.batch_bytes, physical_memory());
+        let (batch, most) = (lane.budget.batch_bytes, machine_memory());
         if let Some(bytes) = batch.filter(|bytes| *bytes as u64 > most) {
             return Err(Error::pipeline(format!(
                 "one batch has {bytes} bytes, and this machine {most}; make batches or images smaller"
@@ -391,13 +392,4 @@ impl Head {
             Self::Ready(delivered) => !matches!(delivered, Delivered::Batch(_)),
         }
     }
-}
-
-/// Bytes of memory this machine has; without an answer, as much as can be addressed.
-fn physical_memory() -> u64 {
-    let total = std::fs::read_to_string("/proc/meminfo").ok();
-    let line =
-        total.as_ref().and_then(|text| text.lines().find(|line| line.starts_with("MemTotal")));
-    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
-    kilobytes.map_or(1 << 46, |kilobytes| kilobytes * 1024)
 }

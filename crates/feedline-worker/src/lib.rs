@@ -15,6 +15,7 @@
 
 mod beat;
 mod catalogue;
+mod production;
 mod saving;
 mod serve;
 mod shelf;
@@ -25,11 +26,11 @@ pub use sight::Standing;
 use beat::Beating;
 use catalogue::Catalogue;
 use feedline_core::{Error, Pool, Result, Store};
-use feedline_engine::Team;
+use feedline_engine::{Team, machine_memory};
 use feedline_rpc::http::{HttpOptions, HttpServer};
 use feedline_shm::Segments;
 use feedline_wire::control::{self, Control, WorkerKey};
-use feedline_wire::stream::{Address, Server, ServerOptions};
+use feedline_wire::stream::{Address, SMALLEST_SHARED, Server, ServerOptions};
 use saving::Saving;
 use serve::{Serving, Shared};
 use shelf::Shelf;
@@ -56,7 +57,8 @@ pub struct Options {
     pub threads: usize,
     /// Bytes that windows may have in flight, over all jobs.
     pub memory: usize,
-    /// Bytes of finished stretches that are kept for other jobs.
+    /// Bytes of finished stretches that are kept for other jobs. Only where several jobs ask for the same
+    /// is anything kept.
     pub shelf: usize,
     /// Bytes of memory that is shared with clients on this host.
     pub shared_memory: usize,
@@ -76,13 +78,17 @@ impl Default for Options {
             name: String::new(),
             threads: 0,
             memory: 1_000_000_000,
-            shelf: 256 << 20,
-            shared_memory: 1 << 30,
+            shelf: part_of_memory(8).min(2_000_000_000),
+            shared_memory: part_of_memory(2).min(4_000_000_000),
             save_to: Vec::new(),
             server: ServerOptions::default(),
             http: None,
         }
     }
+}
+
+fn part_of_memory(part: u64) -> usize {
+    usize::try_from(machine_memory() / part).unwrap_or(usize::MAX)
 }
 
 /// A worker that serves until it is dropped.
@@ -125,7 +131,9 @@ impl Worker {
         let segments = Segments::new(shared_memory);
         let pool = {
             let segments = segments.clone();
-            Pool::over(memory, move |bytes| segments.take(bytes).ok().flatten())
+            // What is small goes over the socket anyway.
+            let take = move |bytes| (bytes >= SMALLEST_SHARED).then(|| segments.take(bytes).ok());
+            Pool::over(memory, move |bytes| take(bytes)??)
         };
         let shared = Arc::new(Shared {
             catalogue: Catalogue::new(Arc::clone(&control), store),

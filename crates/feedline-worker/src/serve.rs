@@ -1,8 +1,9 @@
 //! Serving: what a client asks for is taken from the shelf, or made.
 
 use crate::catalogue::{Catalogue, Opened};
+use crate::production::{Driven, Production};
 use crate::saving::Saving;
-use crate::shelf::{Driven, Line, PATIENCE, Production, Shelf};
+use crate::shelf::{Line, PATIENCE, Shelf};
 use crate::sight::Gauges;
 use feedline_core::{Error, Pool, Position, Result, Rows, Seed, Stretch};
 use feedline_engine::{Options, Progress, Team, Window, WindowRun};
@@ -116,7 +117,7 @@ impl Shared {
                     return Err(Error::Cancelled);
                 }
                 if line.is_shared() {
-                    if let Some(rows) = self.shelf.get(&line, number) {
+                    if let Some(rows) = self.shelf.take(&line, number, ask.job) {
                         // A production of our own that has not come so far would compute it again.
                         let behind = making.take_if(|one| !one.has_passed(number));
                         if let Some(production) = behind {
@@ -128,21 +129,26 @@ impl Shared {
                         return Ok(());
                     }
                 }
-                if making.is_none() {
-                    making = self.shelf.find(&line, number);
-                }
                 let production = match &making {
                     Some(production) => production,
                     None => {
-                        let left = first.saturating_add(steps) - step;
-                        let made = self.produce(&opened, &start, ask, step, left)?;
-                        self.shelf.announce(&line, &made);
-                        making.insert(made)
+                        // Nothing is computed ahead that is here already.
+                        let until = match ask.rounds {
+                            true => None,
+                            false => self.shelf.next_after(&line, number, ask.world),
+                        };
+                        let until = until.map_or(u64::MAX, |next| next / ask.world);
+                        let left = first.saturating_add(steps).min(until) - step;
+                        let make = || self.produce(&opened, &start, ask, step, left);
+                        match self.shelf.find_or(&line, number, make)? {
+                            Some(production) => making.insert(production),
+                            None => continue,
+                        }
                     }
                 };
                 // What is there goes out before anything is waited for.
                 let patience = if held { Duration::ZERO } else { PATIENCE };
-                match production.drive(number, (&self.shelf, &line), patience)? {
+                match production.drive(number, (&self.shelf, &line, ask.job), patience)? {
                     Driven::Made(rows) => break (rows, false),
                     Driven::Waits if held => {
                         out.flush()?;

@@ -23,12 +23,12 @@ pub(crate) struct Settings {
     /// Memory for what is in flight, over all jobs
     #[arg(long, value_name = "BYTES", default_value = "1GB", value_parser = parse_bytes)]
     memory: usize,
-    /// Memory for finished batches that other jobs may ask for
-    #[arg(long, value_name = "BYTES", default_value = "256MB", value_parser = parse_bytes)]
-    shelf: usize,
-    /// Memory shared with clients on this host
-    #[arg(long, value_name = "BYTES", default_value = "1GB", value_parser = parse_bytes)]
-    shared_memory: usize,
+    /// Memory for finished batches that other jobs ask for too [default: 2GB, at most an eighth of all]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    shelf: Option<usize>,
+    /// Memory shared with clients on this host [default: 4GB, at most half of all]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    shared_memory: Option<usize>,
     /// Never share memory with clients on this host
     #[arg(long, conflicts_with = "shared_memory")]
     no_shared_memory: bool,
@@ -43,8 +43,11 @@ impl Settings {
         Options {
             threads: self.threads.map_or(usual.threads, usize::from),
             memory: self.memory,
-            shelf: self.shelf,
-            shared_memory: if self.no_shared_memory { 0 } else { self.shared_memory },
+            shelf: self.shelf.unwrap_or(usual.shelf),
+            shared_memory: match self.no_shared_memory {
+                true => 0,
+                false => self.shared_memory.unwrap_or(usual.shared_memory),
+            },
             save_to: self.save_to.clone(),
             ..usual
         }

@@ -32,6 +32,7 @@ mod socket;
 
 pub use client::{Client, ClientOptions, Next, Way};
 pub use server::{Handler, Sender, Server, ServerOptions};
+pub use share::SMALLEST_SHARED;
 pub use socket::Address;
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Payloads below this go over the socket: a copy is cheaper than the bookkeeping.
-const SMALLEST: usize = 16 << 10;
+pub const SMALLEST_SHARED: usize = 16 << 10;
 
 /// The most segments that one connection has at a time.
 const SEGMENTS: usize = 4096;
@@ -59,7 +59,7 @@ impl<'a> Placed<'a> {
         if length == 0 {
             return Some(());
         }
-        if length < SMALLEST {
+        if length < SMALLEST_SHARED {
             let mut at = 0usize;
             for part in run.drain(..) {
                 let gap = at.next_multiple_of(ALIGNMENT) - at;
@@ -93,7 +93,7 @@ impl Lending {
 
     /// Puts a payload into segments; `None` if it is too small or there is no room.
     pub(super) fn place<'a>(&self, encoded: &Encoded<'a>) -> Option<Placed<'a>> {
-        if encoded.length < SMALLEST {
+        if encoded.length < SMALLEST_SHARED {
             return None;
         }
         let (pieces, here) = (Vec::new(), Vec::new());
@@ -115,7 +115,8 @@ impl Lending {
 
     fn locate(&self, tensor: &Tensor) -> Option<(Arc<Segment>, usize, Buffer)> {
         let (data, buffer) = (tensor.data(), tensor.buffer()?);
-        let (segment, offset) = (data.len() >= SMALLEST).then(|| self.segments.locate(data))??;
+        let (segment, offset) =
+            (data.len() >= SMALLEST_SHARED).then(|| self.segments.locate(data))??;
         offset.is_multiple_of(ALIGNMENT).then(|| (segment, offset, buffer.clone()))
     }
 

@@ -8,7 +8,9 @@ use crate::bytes::{Reading, malformed, put_bytes, put_number};
 use crate::compress::Compression;
 use crate::secret::Secret;
 use feedline_core::Error;
+use std::hash::Hasher;
 use std::io;
+use twox_hash::XxHash3_64;
 
 /// Bytes of a header.
 pub const HEADER: usize = 64;
@@ -263,15 +265,15 @@ impl Header {
     ///
     /// If it is damaged.
     pub fn check_payload(&self, payload: &[u8]) -> io::Result<()> {
-        let mut checking = self.checking();
-        checking.update(payload);
-        checking.finish()
+        match self.payload_checksum {
+            Some(sum) if checksum([payload]) != sum => Err(damaged_payload()),
+            _ => Ok(()),
+        }
     }
 
     /// Checks a payload while it comes.
     pub(crate) fn checking(&self) -> Checking {
-        let digest = || crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-        Checking { wanted: self.payload_checksum.map(|sum| (sum, digest())) }
+        Checking { wanted: self.payload_checksum.map(|sum| (sum, XxHash3_64::new())) }
     }
 
     /// What the frame takes of the receiver's credit.
@@ -283,41 +285,39 @@ impl Header {
 
 /// A payload's checksum so far, if it has one.
 pub(crate) struct Checking {
-    wanted: Option<(u32, crc_fast::Digest)>,
+    wanted: Option<(u32, XxHash3_64)>,
 }
 
 impl Checking {
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         if let Some((_, digest)) = &mut self.wanted {
-            digest.update(bytes);
+            digest.write(bytes);
         }
     }
 
     pub(crate) fn finish(self) -> io::Result<()> {
         match self.wanted {
-            Some((sum, digest)) if digest.finalize() as u32 != sum => {
-                Err(malformed("a frame's payload is damaged: its checksum does not fit"))
-            }
+            Some((sum, digest)) if digest.finish() as u32 != sum => Err(damaged_payload()),
             _ => Ok(()),
         }
     }
 }
 
-/// CRC-32C of bytes that lie in several places.
+fn damaged_payload() -> io::Error {
+    malformed("a frame's payload is damaged: its checksum does not fit")
+}
+
+/// The checksum of bytes that lie in several places: the lower half of their XXH3.
 #[must_use]
 pub fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     let mut parts = parts.into_iter();
-    let Some(first) = parts.next() else { return 0 };
-    let Some(second) = parts.next() else {
-        return crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, first) as u32;
-    };
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(first);
-    digest.update(second);
-    for part in parts {
-        digest.update(part);
-    }
-    digest.finalize() as u32
+    let first = parts.next().unwrap_or_default();
+    let Some(second) = parts.next() else { return XxHash3_64::oneshot(first) as u32 };
+    let mut digest = XxHash3_64::new();
+    digest.write(first);
+    digest.write(second);
+    parts.for_each(|part| digest.write(part));
+    digest.finish() as u32
 }
 
 /// The first frame of each side.

@@ -33,7 +33,7 @@
 //!  │ magic │ version │ kind │ flags │ sequence │ request │ description │
 //!  │ 4     │ 2       │ 1    │ 1     │ 8        │ 4       │ bytes, 4    │
 //!  ├───────┴─────┬───┴──────┴───┬───┴──────────┼─────────┴──┬──────────┴──────────┐
-//!  │ sent bytes  │ plain bytes  │ CRC-32C of   │ CRC-32C of │ zeros │ CRC-32C of  │
+//!  │ sent bytes  │ plain bytes  │ XXH3 of      │ XXH3 of    │ zeros │ XXH3 of     │
 //!  │ 8           │ 8            │ description  │ sent bytes │ 12    │ the header  │
 //!  └─────────────┴──────────────┴──────────────┴────────────┴───────┴─────────────┘
 //!  description: what the frame means; of a stretch, its rows and each tensor's dtype, shape, place

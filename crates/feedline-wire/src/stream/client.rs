@@ -65,7 +65,7 @@ impl Default for ClientOptions {
             token: None,
             tls: None,
             insecure: false,
-            shared_memory: 1 << 30,
+            shared_memory: 4 << 30,
             view: View::default(),
             compressions: vec![Compression::Lz4, Compression::Zstd],
             limits: Limits::default(),
@@ -549,7 +549,10 @@ impl Receiving {
             return borrowing.payload(header, reader, &self.pool);
         }
         let mut buffer = self.pool.take(header.plain).map_err(io::Error::other)?;
-        if header.compression == Compression::None {
+        if header.compression == Compression::None && buffer.len() <= PIECE {
+            reader.exact(&mut buffer)?;
+            header.check_payload(&buffer)?;
+        } else if header.compression == Compression::None {
             // Piece by piece: what was just read is still in the cache.
             let mut checking = header.checking();
             for piece in buffer.chunks_mut(PIECE) {

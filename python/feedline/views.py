@@ -8,23 +8,27 @@ import numpy as np
 
 Batch = dict[str, Any]
 
-_DTYPES: dict[str, np.dtype[Any]] = {}
 
+class _Dtypes(dict[str, "np.dtype[Any]"]):
+    """NumPy's dtypes by name. It has no bfloat16 of its own: ml_dtypes brings it, and without it the
+    16 bits are shown as they are."""
 
-def _dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of that name. It has no bfloat16 of its own: ml_dtypes brings it, and without
-    it the 16 bits are shown as they are."""
-    if name not in _DTYPES:
+    def __missing__(self, name: str) -> np.dtype[Any]:
+        dtype: np.dtype[Any]
         if name == "bfloat16":
             try:
                 from ml_dtypes import bfloat16
 
-                _DTYPES[name] = np.dtype(bfloat16)
+                dtype = np.dtype(bfloat16)
             except ImportError:
-                _DTYPES[name] = np.dtype(np.uint16)
+                dtype = np.dtype(np.uint16)
         else:
-            _DTYPES[name] = np.dtype(name)
-    return _DTYPES[name]
+            dtype = np.dtype(name)
+        self[name] = dtype
+        return dtype
+
+
+_DTYPES = _Dtypes()
 
 
 def to_numpy(raw: Batch) -> Batch:
@@ -32,7 +36,7 @@ def to_numpy(raw: Batch) -> Batch:
     for name, value in raw.items():
         if type(value) is tuple:
             memory, dtype, shape = value
-            raw[name] = np.frombuffer(memory, _dtype(dtype)).reshape(shape)
+            raw[name] = np.ndarray(shape, _DTYPES[dtype], memory)
     return raw
 
 

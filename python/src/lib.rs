@@ -6,6 +6,7 @@
 mod blob;
 mod error;
 mod pipeline;
+mod process;
 mod run;
 mod service;
 mod team;

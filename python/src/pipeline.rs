@@ -3,7 +3,7 @@
 use crate::blob::Blob;
 use crate::error::raise;
 use crate::run::PATIENCE;
-use crate::tensor::export_batch;
+use crate::tensor::{Names, export_batch};
 use feedline_core::{
     Address, Batch, Blobs, Cancel, Error, Position, Result, SampleSeed, Seed, Store,
 };
@@ -180,7 +180,7 @@ impl Pipeline {
                 }
             }
         });
-        export_batch(py, batch?, true)
+        export_batch(py, batch?, true, &Names::default())
     }
 
     /// Saves an epoch to a folder of Arrow files. `tell` is called with shards done, shards, places

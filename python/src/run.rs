@@ -2,8 +2,9 @@
 
 use crate::error::raise;
 use crate::pipeline::{Pipeline, options};
+use crate::process::Home;
 use crate::team::Team;
-use crate::tensor::export_batch;
+use crate::tensor::{Names, export_batch};
 use feedline_core::{Position, Result, Seed};
 use feedline_engine::{Next, Run as Local, State, Watch};
 use feedline_remote::Remote;
@@ -30,7 +31,8 @@ pub(crate) struct Run {
     before: Mutex<Option<Position>>,
     /// Whether someone has closed it.
     closed: AtomicBool,
-    process: u32,
+    home: Home,
+    names: Names,
 }
 
 /// Where the samples are prepared.
@@ -77,7 +79,7 @@ impl Run {
     fn made(run: Running, watch: Option<Watch>, opened: Arc<feedline_ops::Pipeline>) -> Self {
         let before = Mutex::new(run.position());
         let (run, closed) = (ManuallyDrop::new(Mutex::new(run)), AtomicBool::new(false));
-        Self { run, watch, opened, before, closed, process: std::process::id() }
+        Self { run, watch, opened, before, closed, home: Home::new(), names: Names::default() }
     }
 }
 
@@ -138,7 +140,7 @@ impl Run {
 
     /// Whether this process started the run.
     fn is_here(&self) -> bool {
-        self.process == std::process::id()
+        self.home.is_here()
     }
 
     /// The next batch as a dict; None at the end of an epoch.
@@ -157,7 +159,8 @@ impl Run {
             });
             match next.map_err(raise)? {
                 Some(Next::Batch(batch)) => {
-                    return export_batch(py, batch, self.opened.batch.is_none()).map(Some);
+                    let single = self.opened.batch.is_none();
+                    return export_batch(py, batch, single, &self.names).map(Some);
                 }
                 Some(Next::EpochEnd(_) | Next::End) => return Ok(None),
                 None => py.check_signals()?,

@@ -1,6 +1,7 @@
 //! A service for Python: how a job is described, and a dispatcher of its own.
 
 use crate::error::raise;
+use crate::process::Home;
 use feedline_core::Error;
 use feedline_dispatcher::{Dispatcher as Running, Options as ServerOptions};
 use feedline_remote::Job;
@@ -131,7 +132,7 @@ pub(crate) fn service_status(py: Python<'_>, url: &str) -> PyResult<String> {
 pub(crate) struct Dispatcher {
     running: Mutex<Option<Running>>,
     address: String,
-    process: u32,
+    home: Home,
 }
 
 #[pymethods]
@@ -144,7 +145,7 @@ impl Dispatcher {
         let started = py.detach(|| Running::start(options));
         let running = started.map_err(|error| raise(Error::Service(error.to_string())))?;
         let address = running.address().to_string();
-        Ok(Self { running: Mutex::new(Some(running)), address, process: std::process::id() })
+        Ok(Self { running: Mutex::new(Some(running)), address, home: Home::new() })
     }
 
     /// Where it can be reached.
@@ -155,7 +156,7 @@ impl Dispatcher {
 
     /// Ends it.
     fn stop(&self, py: Python<'_>) {
-        if self.process == std::process::id() {
+        if self.home.is_here() {
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
             py.detach(|| drop(running));
         }
@@ -165,7 +166,7 @@ impl Dispatcher {
 impl Drop for Dispatcher {
     fn drop(&mut self) {
         let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if self.process == std::process::id() {
+        if self.home.is_here() {
             Python::attach(|py| py.detach(|| drop(running)));
         } else {
             // After a fork its threads are gone: there is nothing to end.

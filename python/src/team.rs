@@ -1,6 +1,7 @@
 //! Threads that several runs share, for Python.
 
 use crate::error::raise;
+use crate::process::Home;
 use feedline_engine::Team as Threads;
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;
@@ -9,7 +10,7 @@ use std::mem::ManuallyDrop;
 #[pyclass(frozen, module = "feedline._core")]
 pub(crate) struct Team {
     pub(crate) threads: ManuallyDrop<Threads>,
-    process: u32,
+    home: Home,
 }
 
 #[pymethods]
@@ -18,12 +19,12 @@ impl Team {
     #[new]
     fn new(threads: usize) -> PyResult<Self> {
         let threads = ManuallyDrop::new(Threads::new(threads).map_err(raise)?);
-        Ok(Self { threads, process: std::process::id() })
+        Ok(Self { threads, home: Home::new() })
     }
 
     /// Whether this process started the threads.
     fn is_here(&self) -> bool {
-        self.process == std::process::id()
+        self.home.is_here()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Tensors for Python: memory that NumPy and others view through the buffer protocol.
 
-use feedline_core::{Batch, BufferMut, DType, Tensor as CoreTensor};
+use feedline_core::{Batch, Buffer, BufferMut, DType, Name, Tensor as CoreTensor};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::ffi::{c_int, c_void};
 
 /// The bytes of a tensor. Arrays over them are writable if nothing else shares them.
@@ -15,7 +16,7 @@ pub(crate) struct Tensor {
 
 enum Memory {
     Own(BufferMut),
-    Shared(feedline_core::Buffer),
+    Shared(Buffer),
 }
 
 // SAFETY: the memory is only handed out through the buffer protocol, whose users synchronise
@@ -63,6 +64,26 @@ impl Tensor {
     }
 }
 
+/// Values of so few bytes are copied, if they are ours: memory of Python's own costs less than a share in it.
+const SMALL: usize = 64;
+
+/// The names of element types, made once.
+static DTYPES: [PyOnceLock<Py<PyString>>; 16] = [const { PyOnceLock::new() }; 16];
+
+/// The names of a run's fields, made once.
+#[derive(Default)]
+pub(crate) struct Names(PyOnceLock<Vec<(Name, Py<PyString>)>>);
+
+impl Names {
+    /// Those of the first batch; others may have more.
+    fn get(&self, py: Python<'_>, batch: &Batch) -> &[(Name, Py<PyString>)] {
+        self.0.get_or_init(py, || {
+            let names = batch.fields.iter().map(|(name, _)| *name);
+            names.map(|name| (name, PyString::intern(py, name.as_str()).unbind())).collect()
+        })
+    }
+}
+
 /// A tensor as Python sees it: `(memory, dtype, shape)`, or a list of bytes or texts.
 pub(crate) fn export<'py>(py: Python<'py>, tensor: CoreTensor) -> PyResult<Bound<'py, PyAny>> {
     let dtype = tensor.dtype();
@@ -80,14 +101,20 @@ pub(crate) fn export<'py>(py: Python<'py>, tensor: CoreTensor) -> PyResult<Bound
         let items: PyResult<Vec<_>> = (0..tensor.elements()).map(item).collect();
         return Ok(PyList::new(py, items?)?.into_any());
     }
-    let shape: Vec<usize> = tensor.shape().to_vec();
-    let memory = match tensor.into_buffer().try_mut() {
-        Ok(buffer) => Memory::Own(buffer),
-        Err(shared) => Memory::Shared(shared),
+    let shape = PyTuple::new(py, tensor.shape())?;
+    let name = &DTYPES[dtype as usize];
+    let name = name.get_or_init(py, || PyString::intern(py, dtype.name()).unbind()).bind(py);
+    let own = !tensor.buffer().is_some_and(Buffer::is_foreign);
+    let memory = if own && tensor.data().len() <= SMALL {
+        PyByteArray::new(py, tensor.data()).into_any()
+    } else {
+        let memory = match tensor.into_buffer().try_mut() {
+            Ok(buffer) => Memory::Own(buffer),
+            Err(shared) => Memory::Shared(shared),
+        };
+        Bound::new(py, Tensor { memory })?.into_any()
     };
-    let memory = Bound::new(py, Tensor { memory })?;
-    let shape = pyo3::types::PyTuple::new(py, shape)?;
-    (memory, dtype.name(), shape).into_pyobject(py).map(Bound::into_any)
+    PyTuple::new(py, [memory.as_any(), name.as_any(), shape.as_any()]).map(Bound::into_any)
 }
 
 /// A batch as a dict of exported tensors; a `single` sample has one index, not a vector of them.
@@ -95,10 +122,17 @@ pub(crate) fn export_batch<'py>(
     py: Python<'py>,
     batch: Batch,
     single: bool,
+    names: &Names,
 ) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
+    let names = names.get(py, &batch);
     for (name, tensor) in batch.fields {
-        dict.set_item(name.as_str(), export(py, tensor)?)?;
+        let known = names.iter().find(|(known, _)| *known == name);
+        let value = export(py, tensor)?;
+        match known {
+            Some((_, text)) => dict.set_item(text.bind(py), value)?,
+            None => dict.set_item(name.as_str(), value)?,
+        }
     }
     if let Some(indices) = batch.indices {
         let indices: Vec<i64> = indices.into_iter().map(|index| index as i64).collect();

@@ -395,6 +395,16 @@ impl Buffer {
         }
     }
 
+    /// Whether the bytes belong to somebody else: an array they are a view of, or memory that other
+    /// processes map.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        match &*self.owner {
+            Owner::Block(block) => block.keep.is_some(),
+            Owner::Foreign { .. } => true,
+        }
+    }
+
     /// Hands the bytes over to somebody else's budget: their pool no longer counts them as in use.
     pub fn hand_over(&self) {
         if let Owner::Block(block) = &*self.owner

@@ -2,9 +2,11 @@
 
 use crate::state::{Dealt, Parted, is_dealt, is_parted, streams_of, windows_of_ranks};
 use crate::streams::{Cutting, text_of};
-use feedline_client::{Begin, Config, Finisher, Live, Next as Fetched, Settings, Step, Totals};
+use feedline_client::{Begin, Config, Finisher, Live, Next as Fetched, Settings, Totals};
 use feedline_core::{Blobs, Error, Policy, Pool, Position, Result, Store};
-use feedline_engine::{Assembly, Cut, Delivery, Finish, Loose, Next, Options, State, Wanted};
+use feedline_engine::{
+    Assembly, Cut, Delivery, Finish, Loose, Next, Options, State, Steps, Wanted,
+};
 use feedline_ops::Pipeline;
 use feedline_wire::control::{Control, Dataset, DatasetId, Failure};
 use feedline_wire::stream::ClientOptions;
@@ -13,6 +15,7 @@ use feedline_wire::{
     Windows,
 };
 use serde::Serialize;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,8 +111,8 @@ pub struct Remote {
     /// How a whole epoch is cut.
     windows: Windows,
     live: Option<Live>,
-    /// A step that came before it was wanted.
-    pending: Option<Step>,
+    /// What has come and was not wanted yet.
+    here: VecDeque<Fetched>,
     /// How dealing begins, until it has begun.
     begin: Option<Begin>,
     /// Where a client stands to whom nothing was dealt yet.
@@ -190,7 +193,7 @@ impl Remote {
             making,
             windows,
             live: None,
-            pending: None,
+            here: VecDeque::new(),
             begin,
             before,
             started,
@@ -222,7 +225,7 @@ impl Remote {
     }
 
     fn next_exact(&mut self, patience: Duration) -> Result<Option<Next>> {
-        let until = Instant::now() + patience;
+        let mut until = None;
         loop {
             let Making::Exact(assembly) = &mut self.making else {
                 return Err(Error::Internal("windows are dealt".into()));
@@ -233,6 +236,13 @@ impl Remote {
             let Some(wanted) = assembly.wants() else {
                 return Err(Error::Internal("nothing is wanted and nothing comes".into()));
             };
+            // Who asks for more than an epoch has begins the next.
+            let most = || match assembly.steps_left() {
+                Steps::Exactly(steps) => steps,
+                Steps::Between(..) => 1,
+                Steps::Endless => u64::MAX,
+            };
+            let most = if self.here.is_empty() { most() } else { 0 };
             let live = match &self.live {
                 Some(live) => live,
                 None => {
@@ -241,14 +251,15 @@ impl Remote {
                     self.live.insert(live)
                 }
             };
-            let left = until.saturating_duration_since(Instant::now());
-            let fetched = match self.pending.take() {
-                Some(step) => Some(Fetched::Step(step)),
-                None => live.next_within(left)?,
-            };
-            match fetched {
-                None => return Ok(None),
-                Some(fetched) => self.take(fetched, &wanted)?,
+            if self.here.is_empty() {
+                let (now, until) = (Instant::now(), &mut until);
+                let left = until.get_or_insert(now + patience).saturating_duration_since(now);
+                if !live.some_within(left, most, &mut self.here)? {
+                    return Ok(None);
+                }
+            }
+            if let Some(fetched) = self.here.pop_front() {
+                self.take(fetched, &wanted)?;
             }
         }
     }
@@ -280,7 +291,7 @@ impl Remote {
         }
         // How many batches a stretch gives is known when something else comes.
         if sorted && (fetched.epoch.0, own) > (start.epoch, *step) && fetched.offset.0 == 0 {
-            self.pending = Some(fetched);
+            self.here.push_front(Fetched::Step(fetched));
             return assembly.end();
         }
         Err(Error::Internal(format!(

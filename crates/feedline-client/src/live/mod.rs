@@ -38,6 +38,10 @@ const MOST_HELD: usize = 256;
 /// How long the dispatcher takes to answer, at most, nearly always.
 const SOON: Duration = Duration::from_millis(50);
 
+/// The most steps that are handed over together, and how many bytes of them.
+const TOGETHER: u64 = 64;
+const SMALL: usize = 64 << 10;
+
 /// What is fetched, and with how much memory.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -286,23 +290,59 @@ impl Live {
     ///
     /// If the pipeline fails, or the service cannot go on.
     pub fn next_within(&self, patience: Duration) -> Result<Option<Next>> {
+        Ok(self.first_within(patience)?.map(|(_, next)| next))
+    }
+
+    /// As [`Live::next_within`], and takes along what else is here and small, but no more than `most`
+    /// together. All of it but the last counts as used at once, so this is for who keeps account itself.
+    /// False if nothing came.
+    ///
+    /// # Errors
+    ///
+    /// As [`Live::next_within`].
+    pub fn some_within(
+        &self,
+        patience: Duration,
+        most: u64,
+        into: &mut VecDeque<Next>,
+    ) -> Result<bool> {
+        let Some((mut inner, mut next)) = self.first_within(patience)? else { return Ok(false) };
+        let mut bytes = 0;
+        for _ in 1..most.min(TOGETHER) {
+            bytes += match &next {
+                Next::Step(step) => step.rows.bytes(),
+                Next::EndOfEpoch(_) => SMALL,
+            };
+            into.push_back(next);
+            if bytes >= SMALL {
+                return Ok(true);
+            }
+            self.shared.ask_for_next(&mut inner);
+            // What went wrong is told when nothing else is left.
+            let good = |out: &mut Action<_>| {
+                matches!(out, Action::Deliver { batch: Ok(_), .. } | Action::EndOfEpoch(_))
+            };
+            let Some(out) = inner.outbox.pop_front_if(good) else { return Ok(true) };
+            next = inner.hand_over(out)?;
+        }
+        into.push_back(next);
+        Ok(true)
+    }
+
+    /// The next step or the end of the epoch, and what it was found in.
+    fn first_within(&self, patience: Duration) -> Result<Option<(MutexGuard<'_, Inner>, Next)>> {
         let shared = &self.shared;
         let started = Instant::now();
         let mut inner = shared.lock();
-        if !inner.asked {
-            inner.asked = true;
-            let now = shared.now();
-            inner.client.next(now);
-            shared.pump(&mut inner);
-        }
+        shared.ask_for_next(&mut inner);
         loop {
             if let Some(error) = &inner.failed {
                 return Err(error.clone());
             }
             if let Some(out) = inner.outbox.pop_front() {
-                inner.asked = false;
                 inner.totals.waited += started.elapsed();
-                return inner.hand_over(out).map(Some);
+                let next = inner.hand_over(out)?;
+                return Ok(Some((inner, next)));
             }
             let left = patience.saturating_sub(started.elapsed());
             if left.is_zero() {
@@ -355,6 +395,16 @@ impl Shared {
 
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
+    }
+
+    /// Wants one more step, unless one is wanted already.
+    fn ask_for_next(self: &Arc<Self>, inner: &mut Inner) {
+        if !inner.asked {
+            inner.asked = true;
+            let now = self.now();
+            inner.client.next(now);
+            self.pump(inner);
+        }
     }
 
     /// Does what the core wants done.
@@ -516,6 +566,7 @@ impl Inner {
     }
 
     fn hand_over(&mut self, out: Action<Result<Rows>>) -> Result<Next> {
+        self.asked = false;
         match out {
             Action::Deliver { batch, epoch, window, offset } => {
                 let rows = match batch {

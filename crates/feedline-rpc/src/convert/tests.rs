@@ -1,6 +1,19 @@
 //! Every value survives its message, and messages that make no sense are refused.
 
 use super::*;
+use crate::proto;
+use feedline_wire::control::{
+    Beat, Dataset, DatasetId, Done, Orders, Report, Roster, Worker, WorkerKey,
+};
+use feedline_wire::status::{
+    ConsumerStatus, DatasetStatus, JobStatus, JournalStatus, Rates, ScaleStatus, Status,
+    WorkerStatus,
+};
+use feedline_wire::{
+    ConsumerIndex, Cursor, Description, Epoch, Incarnation, JobId, JobName, Life, Nonce, Offset,
+    Order, Refusal, Reply, Request, Seat, Stamp, Standing, Start, Ticket, Used, Visitation, Window,
+    Windows,
+};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! The thread that writes: one commit after the other, each durable before the next is begun.
+//! Whoever writes: one commit after the other, each durable before the next is begun. That is a thread
+//! of the journal's own, or the caller.
 
 use crate::disk::{DiskFile, write_all};
 use crate::error::is_full;
@@ -54,6 +55,8 @@ enum Task {
     Retry,
     Close,
     Stop,
+    /// There is nothing to do now, and it is not to be waited for.
+    Rest,
 }
 
 impl Committer {
@@ -63,21 +66,31 @@ impl Committer {
 
     /// Works until the journal is closed or stops.
     pub(crate) fn run(mut self) {
-        self.shared.committer.get_or_init(|| std::thread::current().id());
-        let ended = catch_unwind(AssertUnwindSafe(|| self.work()));
+        self.commits(true);
+    }
+
+    /// Does what is there to do, and does not wait for more.
+    pub(crate) fn run_ready(&mut self) {
+        self.commits(false);
+        self.shared.set_committer(None);
+    }
+
+    fn commits(&mut self, waits: bool) {
+        self.shared.set_committer(Some(std::thread::current().id()));
+        let ended = catch_unwind(AssertUnwindSafe(|| self.work(waits)));
         let reason = match ended {
             Ok(Ok(())) => return,
             Ok(Err(error)) => {
                 format!("{}: {error}", self.shared.folder.segment(self.segment.first).display())
             }
-            Err(_) => "its thread panicked".to_owned(),
+            Err(_) => "whoever was to commit panicked".to_owned(),
         };
         self.shared.stop(&reason);
     }
 
-    fn work(&mut self) -> io::Result<()> {
+    fn work(&mut self, waits: bool) -> io::Result<()> {
         loop {
-            match self.next_task() {
+            match self.next_task(waits) {
                 Task::Commit => self.commit()?,
                 Task::Roll => {
                     self.roll()?;
@@ -90,12 +103,12 @@ impl Committer {
                     self.mark_end();
                     return Ok(());
                 }
-                Task::Stop => return Ok(()),
+                Task::Stop | Task::Rest => return Ok(()),
             }
         }
     }
 
-    fn next_task(&mut self) -> Task {
+    fn next_task(&mut self, waits: bool) -> Task {
         let mut state = self.shared.state();
         loop {
             let healthy = match state.health {
@@ -117,6 +130,9 @@ impl Committer {
             // What found no space is tried again only when there may be some.
             if state.wanted > state.durable && !matches!(state.health, Health::Full) {
                 return Task::Commit;
+            }
+            if !waits {
+                return Task::Rest;
             }
             let wait = if healthy { Duration::MAX } else { wait };
             let woken = self.shared.work.wait_timeout(state, wait);

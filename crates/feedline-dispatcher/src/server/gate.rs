@@ -5,14 +5,15 @@ use super::listen::Peer;
 use feedline_rpc::access::{access, method, methods};
 use feedline_rpc::{BEARER, PROTOCOL, PROTOCOL_HEADER, TOKEN_HEADER};
 use feedline_wire::token::{Guard, Token};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -37,7 +38,7 @@ pub(crate) struct Rules {
     guard: Option<Guard>,
     /// Calls a second that one host may make.
     rate: f64,
-    peers: Mutex<HashMap<IpAddr, Bucket>>,
+    peers: Mutex<BTreeMap<IpAddr, Bucket>>,
     /// Calls of each method: answered, and turned away or failed.
     counts: Vec<(&'static str, AtomicU64, AtomicU64)>,
 }

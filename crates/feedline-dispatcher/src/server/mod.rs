@@ -259,7 +259,7 @@ impl Dispatcher {
     /// What a crash had left of the last commit, and was cut off at the start.
     #[must_use]
     pub fn torn(&self) -> Option<&Torn> {
-        self.opened.torn.as_ref()
+        self.opened.torn()
     }
 
     /// How everything stands.

@@ -46,8 +46,7 @@ pub(crate) struct Shared {
 pub struct Opened {
     pub(super) shared: Arc<Shared>,
     pub(super) guard: Option<Guard>,
-    /// What a crash had left of the last commit.
-    pub(super) torn: Option<Torn>,
+    torn: Option<Torn>,
 }
 
 impl Opened {
@@ -90,6 +89,12 @@ impl Opened {
             stopping: watch::Sender::new(false),
         });
         Ok(Self { shared, guard, torn })
+    }
+
+    /// What a crash had left of the last commit, and was cut off.
+    #[must_use]
+    pub fn torn(&self) -> Option<&Torn> {
+        self.torn.as_ref()
     }
 
     /// What is to be done now and then.

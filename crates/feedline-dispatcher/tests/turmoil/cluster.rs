@@ -29,11 +29,6 @@ pub const MOST_CLIENTS: u32 = 4;
 /// The host of whoever releases lost clients.
 pub const OPERATOR: &str = "operator";
 
-/// Runs a seed. An error says what went wrong.
-pub fn run(seed: u64) -> Result<Outcome, String> {
-    run_adjusted(seed, |_| {})
-}
-
 /// tokio numbers all tasks of a process, and a host that crashes drops its tasks by their last bits. So
 /// runs of one process take turns, and each begins with a number that ends in zeros.
 fn take_turn() -> MutexGuard<'static, ()> {
@@ -47,14 +42,13 @@ fn take_turn() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// Runs a seed in a world that is rougher in some respect.
-pub fn run_adjusted(seed: u64, adjust: fn(&mut Setup)) -> Result<Outcome, String> {
+/// Runs a seed. An error says what went wrong.
+pub fn run(seed: u64) -> Result<Outcome, String> {
     let _turn = take_turn();
     tracing::subscriber::with_default(Tracer, || {
         trace::begin();
         let mut random = Random::new(seed);
-        let mut setup = Setup::new(&mut random);
-        adjust(&mut setup);
+        let setup = Setup::new(&mut random);
         Cluster::new(seed, random, setup).run()
     })
 }

@@ -4,15 +4,20 @@
 use crate::world::{PORT, Shared, Task, World, connect, lock};
 use feedline_dispatcher::server::{Listener, Opened, Simulated};
 use feedline_dispatcher::{Event, Limits, Options, State};
+use feedline_journal::Disk;
 use feedline_wire::control::Failure;
 use feedline_wire::mutant::{Mutant, planted};
 use feedline_wire::{ConsumerIndex, Reply, Request, Window};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 use turmoil::net::{TcpListener, TcpStream};
+
+/// Where the journal lies on the simulated disk.
+const FOLDER: &str = "/journal";
 
 /// Connections over the simulated network.
 struct Incoming(TcpListener);
@@ -31,7 +36,14 @@ pub async fn run(world: Shared) -> turmoil::Result {
     let options = options(&world);
     match Opened::open(&options) {
         Ok(opened) => {
-            lock(&world).outcome.dispatcher_starts += 1;
+            {
+                let mut world = lock(&world);
+                let files = world.disk.list(Path::new(FOLDER)).unwrap_or_default();
+                let snapshot = files.iter().any(|file| file.ends_with(".snap"));
+                world.outcome.dispatcher_starts += 1;
+                world.outcome.torn += u64::from(opened.torn().is_some());
+                world.outcome.from_snapshot += u64::from(snapshot);
+            }
             let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).await?;
             opened.simulate(&options, Incoming(listener)).await;
         }
@@ -66,7 +78,7 @@ fn options(world: &Shared) -> Options {
         disk: Arc::new(world.disk.clone()),
         limits,
         simulated: Some(Arc::new(simulated)),
-        ..Options::new("/journal")
+        ..Options::new(FOLDER)
     }
 }
 

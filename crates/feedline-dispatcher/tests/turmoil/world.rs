@@ -157,19 +157,51 @@ pub struct Outcome {
     pub refused_merges: u64,
     pub releases: u64,
     pub dispatcher_starts: u64,
+    /// Starts that found remains of a commit, and starts from a snapshot.
+    pub torn: u64,
+    pub from_snapshot: u64,
 }
 
 impl Outcome {
     pub fn add(&mut self, other: &Self) {
-        self.trace ^= other.trace;
-        self.milliseconds += other.milliseconds;
-        self.delivered += other.delivered;
-        self.faults += other.faults;
-        self.restores += other.restores;
-        self.rewinds += other.rewinds;
-        self.refused_merges += other.refused_merges;
-        self.releases += other.releases;
-        self.dispatcher_starts += other.dispatcher_starts;
+        let Self {
+            trace,
+            milliseconds,
+            delivered,
+            faults,
+            restores,
+            rewinds,
+            refused_merges,
+            releases,
+            dispatcher_starts,
+            torn,
+            from_snapshot,
+        } = other;
+        self.trace ^= trace;
+        self.milliseconds += milliseconds;
+        self.delivered += delivered;
+        self.faults += faults;
+        self.restores += restores;
+        self.rewinds += rewinds;
+        self.refused_merges += refused_merges;
+        self.releases += releases;
+        self.dispatcher_starts += dispatcher_starts;
+        self.torn += torn;
+        self.from_snapshot += from_snapshot;
+    }
+
+    /// What never happened, of all that many seeds together must have seen.
+    pub fn missed(&self) -> Vec<&'static str> {
+        let seen = [
+            ("a fault", self.faults),
+            ("all clients beginning again", self.restores),
+            ("a client going back", self.rewinds),
+            ("states that do not fit together", self.refused_merges),
+            ("a client that was released", self.releases),
+            ("a torn journal", self.torn),
+            ("a start from a snapshot", self.from_snapshot),
+        ];
+        seen.into_iter().filter(|(_, times)| *times == 0).map(|(what, _)| what).collect()
     }
 }
 

@@ -89,15 +89,20 @@ impl Committer {
     }
 
     fn work(&mut self, waits: bool) -> io::Result<()> {
+        let mut looked = false;
         loop {
-            match self.next_task(waits) {
+            match self.next_task(waits, looked) {
                 Task::Commit => self.commit()?,
                 Task::Roll => {
                     self.roll()?;
                     self.shared.state().rolls_done += 1;
                     self.shared.done.notify_all();
                 }
-                Task::Retry => self.look_for_space()?,
+                Task::Retry => {
+                    self.look_for_space()?;
+                    // Whoever does not wait looks once.
+                    looked = !waits;
+                }
                 Task::Close => {
                     self.commit()?;
                     self.mark_end();
@@ -108,7 +113,7 @@ impl Committer {
         }
     }
 
-    fn next_task(&mut self, waits: bool) -> Task {
+    fn next_task(&mut self, waits: bool, looked: bool) -> Task {
         let mut state = self.shared.state();
         loop {
             let healthy = match state.health {
@@ -124,7 +129,7 @@ impl Committer {
             }
             let wait = self.retry.saturating_duration_since(Instant::now());
             let freed = std::mem::take(&mut state.freed);
-            if !healthy && (freed || wait.is_zero()) {
+            if !healthy && !looked && (freed || wait.is_zero()) {
                 return Task::Retry;
             }
             // What found no space is tried again only when there may be some.

@@ -314,6 +314,13 @@ impl Journal {
         }
     }
 
+    /// Without a thread that commits, nobody else would see that there is space again.
+    fn look_again(&self) {
+        if self.driven.is_some() && self.is_full() {
+            self.drive();
+        }
+    }
+
     /// Waits for what `condition` stands for: the thread that commits brings it about, or this one.
     fn wait_on<'a>(
         &'a self,
@@ -370,6 +377,7 @@ impl Journal {
         }
         let size = RECORD_HEADER + record.len();
         let limit = self.shared.pending_limit();
+        self.look_again();
         let mut state = self.shared.state();
         loop {
             match &state.health {
@@ -408,6 +416,7 @@ impl Journal {
     /// [`Error::Full`] if there is no space for it now; it is written when there is, and may be
     /// waited for again. [`Error::Stopped`] if nobody knows whether it is durable.
     pub fn wait(&self, position: Position) -> Result<()> {
+        self.look_again();
         let mut state = self.shared.state();
         loop {
             if let Some(outcome) = self.shared.outcome(&state, position.0) {
@@ -428,6 +437,7 @@ impl Journal {
         position: Position,
         notice: impl FnOnce(Result<()>) + Send + 'static,
     ) {
+        self.look_again();
         let mut state = self.shared.state();
         if let Some(outcome) = self.shared.outcome(&state, position.0) {
             drop(state);

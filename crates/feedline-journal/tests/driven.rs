@@ -6,6 +6,7 @@ use common::{open_with, record, records, small};
 use feedline_journal::{Error, Options, Position, SimulatedDisk};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn driven() -> Options {
     Options { own_thread: false, ..small() }
@@ -65,6 +66,28 @@ fn segments_and_snapshots_are_made_by_the_caller() {
     let (_, history) = open_with(&disk, driven()).unwrap();
     assert_eq!(history.snapshot, Some((400, b"after 400".to_vec())));
     assert_eq!(records(&history), (400..500).map(record).collect::<Vec<_>>());
+}
+
+#[test]
+fn space_that_comes_back_is_found_by_whoever_appends_or_waits_next() {
+    let disk = SimulatedDisk::new();
+    let options = Options { full_retry: Duration::ZERO, ..driven() };
+    let (journal, _) = open_with(&disk, options).unwrap();
+    disk.set_capacity(Some(disk.used()));
+    let last = loop {
+        match journal.append_essential(&[7; 200]).and_then(|position| journal.wait(position)) {
+            Ok(()) => {}
+            Err(Error::Full { .. }) => break Position(journal.next().0 - 1),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert!(matches!(journal.append(b"more"), Err(Error::Full { .. })));
+    assert!(matches!(journal.wait(last), Err(Error::Full { .. })));
+    disk.set_capacity(None);
+    journal.wait(last).unwrap();
+    let more = journal.append(b"more").unwrap();
+    journal.wait(more).unwrap();
+    assert!(!journal.is_full());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The dispatcher: the real one, on a simulated disk and a simulated network; and the operator who
 //! releases lost clients.
 
+use crate::trace;
 use crate::world::{PORT, Shared, Task, World, connect, lock};
 use feedline_dispatcher::server::{Listener, Opened, Simulated};
 use feedline_dispatcher::{Event, Limits, Options, State};
@@ -49,6 +50,11 @@ pub async fn run(world: Shared) -> turmoil::Result {
         }
         // It crashes again while it starts.
         Err(error) if error.to_string().contains("the simulated power has failed") => {}
+        // There is no space for even an empty file; there will be.
+        Err(error) if lock(&world).disk_is_full => {
+            trace::note(&format!("the dispatcher does not start: {error}"));
+            lock(&world).soon(200, 500, Task::DispatcherUp);
+        }
         // Whatever a crash leaves of a journal can be opened.
         Err(error) => lock(&world).fail(format!("the dispatcher does not start: {error}")),
     }
@@ -76,6 +82,13 @@ fn options(world: &Shared) -> Options {
     };
     Options {
         disk: Arc::new(world.disk.clone()),
+        journal_options: feedline_journal::Options {
+            segment_bytes: setup.segment_bytes,
+            reserve_bytes: setup.reserve_bytes,
+            // It is looked for at every occasion, whatever the real clock shows.
+            full_retry: Duration::ZERO,
+            ..feedline_journal::Options::default()
+        },
         limits,
         simulated: Some(Arc::new(simulated)),
         ..Options::new(FOLDER)

@@ -39,6 +39,7 @@ impl Cluster {
             Task::ZombieDies { process } => self.crash_process(process),
             Task::DispatcherCrashes { partitioned } => self.crash_dispatcher(partitioned),
             Task::DispatcherUp => self.start_host(DISPATCHER),
+            Task::DiskHasSpace => lock(&self.world).free_disk(),
             Task::WorkerUp { worker } => {
                 let slow = {
                     let mut world = lock(&self.world);
@@ -118,6 +119,7 @@ impl Cluster {
                 self.crash_client(slot, power);
             }
             14 | 15 => self.restore()?,
+            16 => lock(&self.world).fill_disk(),
             _ => self.cut(),
         }
         Ok(())
@@ -241,6 +243,7 @@ impl Cluster {
         {
             let mut world = lock(&self.world);
             world.healed = true;
+            world.free_disk();
             world.workers_slow.iter_mut().for_each(|slow| *slow = false);
         }
         self.cuts.clear();
@@ -311,6 +314,21 @@ impl Cluster {
 }
 
 impl World {
+    /// Somebody else fills the dispatcher's disk, for a while.
+    fn fill_disk(&mut self) {
+        let left = self.random.within(0, 3_000);
+        trace::note(&format!("the disk is full, but for {left} bytes"));
+        self.disk.set_capacity(Some(self.disk.used() + left));
+        self.disk_is_full = true;
+        self.outcome.full += 1;
+        self.soon(200, 5_000, Task::DiskHasSpace);
+    }
+
+    fn free_disk(&mut self) {
+        self.disk.set_capacity(None);
+        self.disk_is_full = false;
+    }
+
     /// A process only seems to have crashed: another takes its place while it goes on for a while.
     fn live_on(&mut self, process: usize, most: u64) {
         trace::note(&format!("process {process} lives on"));

@@ -30,6 +30,9 @@ pub struct Setup {
     pub dispatcher_faults: u64,
     /// After so many bytes the dispatcher takes a snapshot.
     pub snapshot_after: u64,
+    /// How long segments of its journal become, and how much space is set aside.
+    pub segment_bytes: u64,
+    pub reserve_bytes: u64,
 }
 
 impl Setup {
@@ -60,6 +63,8 @@ impl Setup {
             client_timeout: *random.pick(&[1_500, 8_000]),
             dispatcher_faults: 4,
             snapshot_after: *random.pick(&[400, 2_000, 1 << 20]),
+            segment_bytes: *random.pick(&[500, 1 << 20]),
+            reserve_bytes: *random.pick(&[0, 4_096, 1 << 20]),
         }
     }
 }

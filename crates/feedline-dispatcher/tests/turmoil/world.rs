@@ -140,6 +140,7 @@ pub enum Task {
     ZombieDies { process: usize },
     DispatcherCrashes { partitioned: bool },
     DispatcherUp,
+    DiskHasSpace,
     WorkerUp { worker: u32 },
     Mend { from: String, to: String },
 }
@@ -160,6 +161,10 @@ pub struct Outcome {
     /// Starts that found remains of a commit, and starts from a snapshot.
     pub torn: u64,
     pub from_snapshot: u64,
+    /// How often the dispatcher's disk was full.
+    pub full: u64,
+    /// How long it took, at most, from when nothing fails any more to the end, in milliseconds.
+    pub slowest: u64,
 }
 
 impl Outcome {
@@ -176,6 +181,8 @@ impl Outcome {
             dispatcher_starts,
             torn,
             from_snapshot,
+            full,
+            slowest,
         } = other;
         self.trace ^= trace;
         self.milliseconds += milliseconds;
@@ -188,6 +195,8 @@ impl Outcome {
         self.dispatcher_starts += dispatcher_starts;
         self.torn += torn;
         self.from_snapshot += from_snapshot;
+        self.full += full;
+        self.slowest = self.slowest.max(*slowest);
     }
 
     /// What never happened, of all that many seeds together must have seen.
@@ -200,6 +209,7 @@ impl Outcome {
             ("a client that was released", self.releases),
             ("a torn journal", self.torn),
             ("a start from a snapshot", self.from_snapshot),
+            ("a full disk", self.full),
         ];
         seen.into_iter().filter(|(_, times)| *times == 0).map(|(what, _)| what).collect()
     }
@@ -209,6 +219,7 @@ pub struct World {
     pub setup: Setup,
     pub random: Random,
     pub disk: SimulatedDisk,
+    pub disk_is_full: bool,
     /// The time, as of the last tick.
     pub now: Millis,
     pub healed: bool,
@@ -242,6 +253,7 @@ impl World {
             slots: (0..setup.consumers).map(|_| Slot::default()).collect(),
             random,
             disk: SimulatedDisk::new(),
+            disk_is_full: false,
             now: 0,
             healed: false,
             processes: Vec::new(),

@@ -12,7 +12,7 @@ use crate::trace;
 use crate::workers::content;
 use crate::world::{Reachable, Shared, Task, connect, dataset, lock};
 use feedline_client::{Action, Client, Config, Error};
-use feedline_core::{Blobs, Rows};
+use feedline_core::Rows;
 use feedline_rpc::Calls;
 use feedline_wire::control::{DatasetId, Failure, Report, Roster, WorkerKey};
 use feedline_wire::{
@@ -85,8 +85,10 @@ enum Goes {
 /// A process from its start to its end.
 pub async fn run(world: Shared, number: usize) {
     let calls = connect();
+    let argument = lock(&world).setup.argument;
+    let (dataset, blobs) = dataset(argument);
     let id = loop {
-        match calls.register(&dataset(), &Blobs::new()).await {
+        match calls.register(&dataset, &blobs).await {
             Ok(id) => break id,
             Err(Failure::Unavailable(_)) => sleep(Duration::from_millis(100)).await,
             // The dispatcher's disk is gone, and so is the dispatcher in a moment.

@@ -8,13 +8,14 @@
 //!
 //! A client has two hosts, so that a process that seems to be dead can live on beside the next.
 
+use crate::history::History;
 use crate::random::Random;
 use crate::setup::Setup;
 use crate::trace::{self, Tracer};
-use crate::world::{DISPATCHER, Outcome, Process, Shared, Task, World, lock};
+use crate::world::{DISPATCHER, Outcome, Plan, Process, Save, Shared, Task, World, lock};
 use crate::{clients, dispatcher, workers};
 use feedline_client::Begin;
-use feedline_wire::Millis;
+use feedline_wire::{Epoch, Millis, Offset, Start};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -156,16 +157,16 @@ impl Cluster {
         let mut world = lock(&self.world);
         let base = world.plan.as_ref().map_or_else(Default::default, |plan| plan.base);
         let saves = world.slots[slot].saves.len() as u64;
-        let (begin, history, round, began_from) = match (saves, &world.plan) {
+        let (begin, history, round, began_from) = match (saves, world.plan.clone()) {
+            _ if world.setup.alone => world.begin_alone(slot),
             (0, None) => (Begin::Fresh, world.slots[slot].inherits, 0, None),
             (0, Some(plan)) => {
-                let (start, hash) = (plan.start.clone(), plan.hash.clone());
+                let Plan { start, hash, .. } = plan;
                 (Begin::Restore { start, hash }, Default::default(), 0, None)
             }
             _ => {
-                let save = world.random.within(0, saves - 1).max(world.random.within(0, saves - 1));
-                let save = &world.slots[slot].saves[save as usize];
-                let begin = Begin::Resume(save.checkpoint.clone());
+                let save = world.choose_save(slot);
+                let begin = Begin::Resume(save.checkpoint);
                 (begin, save.history, save.round, Some(save.round))
             }
         };
@@ -201,5 +202,29 @@ impl Cluster {
         world.slots[slot].process = Some(number);
         drop(world);
         self.sim.bounce(host);
+    }
+}
+
+impl World {
+    /// One of a client's saves, more likely a late one.
+    fn choose_save(&mut self, slot: usize) -> Save {
+        let last = self.slots[slot].saves.len() as u64 - 1;
+        let save = self.random.within(0, last).max(self.random.within(0, last));
+        self.slots[slot].saves[save as usize].clone()
+    }
+
+    /// With order exact: a client goes by its own state, whatever the others do.
+    fn begin_alone(&mut self, slot: usize) -> (Begin, History, u64, Option<u64>) {
+        let (position, windows) = (String::new(), self.setup.windows);
+        if self.slots[slot].saves.is_empty() {
+            let start = Start { epoch: Epoch(0), position, windows };
+            return (Begin::At { start, own: 0, offset: Offset(0) }, History::default(), 0, None);
+        }
+        let Save { checkpoint, history, round, .. } = self.choose_save(slot);
+        let cursor = checkpoint.cursor;
+        let start = Start { epoch: cursor.epoch, position, windows };
+        let offset = cursor.open.get(&cursor.floor).copied().unwrap_or_default();
+        self.outcome.rewinds += 1;
+        (Begin::At { start, own: cursor.used_up, offset }, history, round, Some(round))
     }
 }

@@ -118,6 +118,10 @@ impl Cluster {
                 let slot = lock(&self.world).random.within(0, slots - 1) as usize;
                 self.crash_client(slot, power);
             }
+            // Each begins again by itself.
+            14 | 15 if setup.alone => {
+                (0..setup.consumers as usize).for_each(|slot| self.crash_client(slot, power));
+            }
             14 | 15 => self.restore()?,
             16 => lock(&self.world).fill_disk(),
             _ => self.cut(),

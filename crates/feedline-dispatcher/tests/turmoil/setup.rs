@@ -11,6 +11,8 @@ pub struct Setup {
     pub epochs: u64,
     pub windows: Windows,
     pub order: Order,
+    /// With order exact: each client goes by its own state, and the dispatcher only knows the job.
+    pub alone: bool,
     pub visitation: Visitation,
     /// The longest that a message may take on its way, while there are failures.
     pub latency: Millis,
@@ -33,6 +35,8 @@ pub struct Setup {
     /// How long segments of its journal become, and how much space is set aside.
     pub segment_bytes: u64,
     pub reserve_bytes: u64,
+    /// How many numbers an argument of the plan has that is too large for it.
+    pub argument: usize,
 }
 
 impl Setup {
@@ -46,7 +50,8 @@ impl Setup {
             workers: random.within(1, 3) as u32,
             epochs: random.within(1, 3),
             windows: Windows { count, steps, last },
-            order: if kind < 150 { Order::Exact } else { Order::Any },
+            order: if kind < 200 { Order::Exact } else { Order::Any },
+            alone: kind < 100,
             visitation: match kind >= 850 {
                 true => Visitation::AtMostOnce,
                 false => Visitation::ExactlyOnce,
@@ -65,6 +70,7 @@ impl Setup {
             snapshot_after: *random.pick(&[400, 2_000, 1 << 20]),
             segment_bytes: *random.pick(&[500, 1 << 20]),
             reserve_bytes: *random.pick(&[0, 4_096, 1 << 20]),
+            argument: *random.pick(&[0, 0, 300]),
         }
     }
 }

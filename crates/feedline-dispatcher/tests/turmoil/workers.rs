@@ -1,11 +1,11 @@
 //! Workers: they beat, and send what they are asked for, which depends on nothing else.
 
 use crate::frames::{Came, Link};
-use crate::world::{Shared, connect, lock};
+use crate::world::{Shared, connect, dataset, lock};
 use feedline_core::{Batch, Error, Name, Rows, Stretch, Tensor};
 use feedline_rpc::Calls;
 use feedline_wire::Ask;
-use feedline_wire::control::{Beat, DatasetId, Worker, WorkerKey};
+use feedline_wire::control::{Beat, DatasetId, Failure, Worker, WorkerKey};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
@@ -73,7 +73,7 @@ async fn serve(
     loop {
         let Came::Request(number, request) = link.next().await? else { return Ok(()) };
         let outcome = match Ask::decode(&request) {
-            Ok(ask) => match open(&calls, &known, &ask.dataset).await {
+            Ok(ask) => match open(&world, &calls, &known, &ask.dataset).await {
                 Ok(()) => compute(&world, worker, &mut link, number, &ask).await?,
                 Err(error) => Err(error),
             },
@@ -85,16 +85,26 @@ async fn serve(
 
 /// A worker learns from the dispatcher what a dataset is, once.
 async fn open(
+    world: &Shared,
     calls: &Calls,
     known: &RefCell<BTreeSet<DatasetId>>,
     id: &DatasetId,
 ) -> Result<(), Error> {
-    if !known.borrow().contains(id) {
-        let dataset = calls.dataset(id).await;
-        dataset.map_err(|error| Error::unavailable("the dataset", io::Error::other(error)))?;
-        known.borrow_mut().insert(id.clone());
+    if known.borrow().contains(id) {
+        return Ok(());
     }
-    Ok(())
+    let argument = lock(world).setup.argument;
+    match calls.dataset(id).await {
+        Ok(found) if found == dataset(argument) => {
+            known.borrow_mut().insert(id.clone());
+            return Ok(());
+        }
+        Ok(_) => lock(world).fail(format!("dataset {id} is another")),
+        Err(Failure::Unavailable(_)) => {}
+        // There is a job for it, so it was registered, and whoever did was told so.
+        Err(failure) => lock(world).fail(format!("dataset {id} is lost: {failure}")),
+    }
+    Err(Error::unavailable("the dataset", io::ErrorKind::NotConnected.into()))
 }
 
 async fn compute(

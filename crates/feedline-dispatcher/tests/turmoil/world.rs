@@ -7,8 +7,9 @@ use crate::random::Random;
 use crate::setup::Setup;
 use crate::trace;
 use feedline_client::{Begin, Checkpoint};
+use feedline_core::{Blobs, Tensor};
 use feedline_journal::SimulatedDisk;
-use feedline_rpc::{Address, Calls, Duplex};
+use feedline_rpc::{Address, Calls, Duplex, blob};
 use feedline_wire::control::Dataset;
 use feedline_wire::{
     ConsumerIndex, Incarnation, JobId, Millis, Order, Start, Visitation, WorkerId,
@@ -37,9 +38,14 @@ pub fn connect() -> Calls {
     })
 }
 
-/// The dataset that all train on.
-pub fn dataset() -> Dataset {
-    Dataset { plan: "{\"steps\":[]}".into(), manifest: "files".into(), blobs: vec![] }
+/// The dataset that all train on; an argument of its plan is a blob if it has so many numbers.
+pub fn dataset(argument: usize) -> (Dataset, Blobs) {
+    let numbers: Vec<u64> = (0..argument as u64).collect();
+    let tensor = (argument > 0).then(|| Tensor::from_slice(&[argument], &numbers));
+    let blobs: Blobs = tensor.into_iter().map(|tensor| (blob::name(&tensor), tensor)).collect();
+    let names = blobs.keys().cloned().collect();
+    let plan = "{\"steps\":[]}".to_owned();
+    (Dataset { plan, manifest: "files".into(), blobs: names }, blobs)
 }
 
 /// A state that all clients begin from.

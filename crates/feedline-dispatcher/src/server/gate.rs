@@ -5,7 +5,7 @@ use super::listen::Peer;
 use feedline_rpc::access::{access, method, methods};
 use feedline_rpc::{BEARER, PROTOCOL, PROTOCOL_HEADER, TOKEN_HEADER};
 use feedline_wire::token::{Guard, Token};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fmt::{Debug, Write};
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -38,7 +38,7 @@ pub(crate) struct Rules {
     guard: Option<Guard>,
     /// Calls a second that one host may make.
     rate: f64,
-    peers: Mutex<BTreeMap<IpAddr, Bucket>>,
+    peers: Mutex<HashMap<IpAddr, Bucket>>,
     /// Calls of each method: answered, and turned away or failed.
     counts: Vec<(&'static str, AtomicU64, AtomicU64)>,
 }

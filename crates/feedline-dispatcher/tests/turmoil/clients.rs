@@ -6,55 +6,35 @@
 //!     └───────────┘   └── events ◄─────┴────── meet ◄── roster
 //! ```
 
-use crate::frames::{Came, Link};
+use crate::carrying::{Wish, meet, speak};
+use crate::fetching::{Fetching, Trouble};
+use crate::frames::Link;
 use crate::layout::Layout;
 use crate::trace;
-use crate::workers::content;
-use crate::world::{Reachable, Shared, Task, connect, dataset, lock};
+use crate::world::{Shared, Task, World, connect, dataset, lock};
 use feedline_client::{Action, Client, Config, Error};
-use feedline_core::Rows;
-use feedline_rpc::Calls;
 use feedline_wire::control::{DatasetId, Failure, Report, Roster, WorkerKey};
 use feedline_wire::{
-    Ask, ConsumerIndex, Data, Description, Fetch, JobId, JobName, Millis, Nonce, Offset, Refusal,
-    Reply, Request, WorkerId,
+    Ask, ConsumerIndex, Data, Description, Fetch, JobId, JobName, Millis, Nonce, Refusal, Reply,
+    WorkerId,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-
-/// How long the dispatcher may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the dispatcher may hold back an unchanged roster.
-const LONG_POLL: Duration = Duration::from_secs(10);
-/// The dispatcher hears how the trainer fares this often.
-const REPORT: Duration = Duration::from_secs(1);
-/// How long connecting to a worker may take, and how long one may be silent.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-const SILENCE: Duration = Duration::from_secs(10);
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// What happens to a process.
-enum Event {
+pub enum Event {
     Reply(u64, Result<Reply, Failure>),
     Roster(Roster),
     Data(WorkerId, Data<u64>),
     Gone(WorkerId),
     /// The trainer is through with its batch, or begins the next epoch.
     Trainer,
-}
-
-/// What is to be said to the dispatcher next.
-#[derive(Default)]
-struct Wish {
-    request: RefCell<Option<(u64, Request)>>,
-    report: RefCell<Option<Report>>,
-    news: Notify,
 }
 
 struct Process {
@@ -66,7 +46,8 @@ struct Process {
     wish: Rc<Wish>,
     events: UnboundedSender<Event>,
     numbers: BTreeMap<WorkerKey, WorkerId>,
-    workers: Reachable,
+    /// Where workers are, as this client numbers them.
+    workers: BTreeMap<WorkerId, String>,
     /// Connections that nobody uses now.
     idle: Rc<RefCell<BTreeMap<WorkerId, Vec<Link>>>>,
     tasks: JoinSet<()>,
@@ -116,7 +97,7 @@ pub async fn run(world: Shared, number: usize) {
         wish,
         events,
         numbers: BTreeMap::new(),
-        workers: Reachable::new(),
+        workers: BTreeMap::new(),
         idle,
         tasks,
         batch: None,
@@ -143,7 +124,7 @@ pub async fn run(world: Shared, number: usize) {
     }
 }
 
-fn config(world: &mut crate::world::World, number: usize, dataset: &DatasetId) -> Config {
+fn config(world: &mut World, number: usize, dataset: &DatasetId) -> Config {
     let setup = world.setup.clone();
     let description = Description {
         dataset: format!("{dataset}:seed 0"),
@@ -161,51 +142,6 @@ fn config(world: &mut crate::world::World, number: usize, dataset: &DatasetId) -
         lookback: setup.lookback,
         patience: 20_000,
         ..Config::new(name, description, consumers, consumer, nonce)
-    }
-}
-
-/// Says what the core wants said, one thing at a time.
-async fn speak(calls: Calls, wish: Rc<Wish>, events: UnboundedSender<Event>) {
-    let mut reported = Instant::now();
-    loop {
-        let request = wish.request.borrow_mut().take();
-        if let Some((sequence, request)) = request {
-            let reply = calls.ask(&request, PATIENCE).await;
-            let _ = events.send(Event::Reply(sequence, reply));
-            continue;
-        }
-        let report = *wish.report.borrow();
-        if let Some(report) = report.filter(|_| reported.elapsed() >= REPORT) {
-            reported = Instant::now();
-            // What was not heard is said again in a second.
-            let _ = calls.report(&report).await;
-            continue;
-        }
-        let _ = timeout_at(reported + REPORT, wish.news.notified()).await;
-        if reported.elapsed() >= REPORT && wish.report.borrow().is_none() {
-            reported = Instant::now();
-        }
-    }
-}
-
-/// Learns which workers there are.
-async fn meet(calls: Calls, events: UnboundedSender<Event>) {
-    let mut known = 0;
-    let mut pause = Duration::from_millis(20);
-    loop {
-        match calls.workers(known, LONG_POLL).await {
-            Ok(roster) => {
-                known = roster.version;
-                pause = Duration::from_millis(20);
-                let _ = events.send(Event::Roster(roster));
-            }
-            Err(_) => {
-                // After a restart the dispatcher counts from anew.
-                known = 0;
-                sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(1));
-            }
-        }
     }
 }
 
@@ -435,84 +371,5 @@ impl Process {
                 Err(Trouble::Wrong(what)) => lock(&world).fail(what),
             }
         });
-    }
-}
-
-/// Some steps that a worker is asked for.
-struct Fetching {
-    worker: WorkerId,
-    fetch: Fetch,
-    /// Steps of the whole window.
-    steps: u64,
-    ask: Ask,
-    events: UnboundedSender<Event>,
-}
-
-/// Why steps do not come.
-enum Trouble {
-    /// The worker cannot be reached, or cannot deliver now.
-    Gone,
-    /// What came is not what was asked for.
-    Wrong(String),
-}
-
-impl From<std::io::Error> for Trouble {
-    fn from(error: std::io::Error) -> Self {
-        // TCP neither changes nor doubles anything, also where it is simulated.
-        match error.kind() {
-            std::io::ErrorKind::InvalidData => Self::Wrong(format!("a frame is wrong: {error}")),
-            _ => Self::Gone,
-        }
-    }
-}
-
-impl From<tokio::time::error::Elapsed> for Trouble {
-    fn from(_: tokio::time::error::Elapsed) -> Self {
-        Self::Gone
-    }
-}
-
-impl Fetching {
-    async fn run(&self, address: &str, link: Option<Link>) -> Result<Link, Trouble> {
-        let mut link = match link {
-            Some(link) => link,
-            None => timeout(HANDSHAKE, Link::connect(address)).await??,
-        };
-        link.ask(&self.ask.encode()).await?;
-        let mut came = 0;
-        loop {
-            match timeout(SILENCE, link.next()).await?? {
-                Came::Stretch(stretch) => {
-                    let expected = self.ask.first + came;
-                    if stretch.step != expected {
-                        let what = format!("step {} came instead of {expected}", stretch.step);
-                        return Err(Trouble::Wrong(what));
-                    }
-                    let step = self.read(&stretch.rows)?;
-                    let offset = Offset(self.fetch.from.0 + came);
-                    came += 1;
-                    let Fetch { incarnation, epoch, window, .. } = self.fetch;
-                    let end = offset.0 + 1 == self.steps;
-                    let data = Data { incarnation, epoch, window, offset, steps: vec![step], end };
-                    let _ = self.events.send(Event::Data(self.worker, data));
-                }
-                Came::End => return Ok(link),
-                Came::Failed(feedline_core::Error::Unavailable { .. }) => {
-                    return Err(Trouble::Gone);
-                }
-                Came::Failed(error) => return Err(Trouble::Wrong(error.to_string())),
-                Came::Request(..) => return Err(Trouble::Wrong("a worker asks".into())),
-            }
-        }
-    }
-
-    /// Which step it is, if it holds what that step holds.
-    fn read(&self, rows: &Rows) -> Result<u64, Trouble> {
-        let Rows::Batch(batch) = rows else { return Err(Trouble::Wrong("no batch".into())) };
-        let values = batch.field("step").and_then(|tensor| tensor.as_slice::<u64>());
-        match values {
-            Some([step, holds]) if *holds == content(self.ask.epoch, *step) => Ok(*step),
-            other => Err(Trouble::Wrong(format!("a step holds {other:?}"))),
-        }
     }
 }

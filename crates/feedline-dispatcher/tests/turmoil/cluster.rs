@@ -193,9 +193,7 @@ impl Cluster {
             world.outcome.rewinds += 1;
         }
         let number = world.processes.len();
-        if let Some(before) = world.assigned.insert(host.clone(), number) {
-            world.processes[before].alive = false;
-        }
+        world.assigned.insert(host.clone(), number);
         trace::note(&format!("process {number} starts on {host}: {:?}", process.begin));
         process.host = host.clone();
         world.processes.push(process);

@@ -1,13 +1,12 @@
-//! What goes wrong: crashes, cuts, losses, and all clients beginning again.
+//! What goes wrong: crashes, cuts, full disks, losses.
 
 use crate::cluster::{Cluster, MOST_CLIENTS, OPERATOR, client_hosts};
 use crate::history::History;
-use crate::layout::Layout;
 use crate::trace;
 use crate::workers;
-use crate::world::{DISPATCHER, Plan, Process, Slot, Task, World, lock};
-use feedline_client::{Begin, merge_checkpoints};
-use feedline_wire::{Epoch, Incarnation, JobId, Start};
+use crate::world::{DISPATCHER, Process, Slot, Task, World, lock};
+use feedline_client::Begin;
+use feedline_wire::{Incarnation, JobId};
 use std::time::Duration;
 
 impl Cluster {
@@ -40,14 +39,8 @@ impl Cluster {
             Task::DispatcherCrashes { partitioned } => self.crash_dispatcher(partitioned),
             Task::DispatcherUp => self.start_host(DISPATCHER),
             Task::DiskHasSpace => lock(&self.world).free_disk(),
-            Task::WorkerUp { worker } => {
-                let slow = {
-                    let mut world = lock(&self.world);
-                    !world.healed && world.random.chance(150)
-                };
-                lock(&self.world).workers_slow[worker as usize] = slow;
-                self.start_host(&workers::host(worker));
-            }
+            Task::WorkerEnds { worker } => self.crash_worker(worker, false),
+            Task::WorkerUp { worker } => self.start_worker(worker),
             Task::Mend { from, to } => {
                 if self.cuts.remove(&(from.clone(), to.clone())) {
                     self.sim.release(from.as_str(), to.as_str());
@@ -105,13 +98,16 @@ impl Cluster {
         match kind {
             kind if kind < setup.dispatcher_faults => self.trouble_dispatcher(power),
             4..=7 => {
-                let worker = {
-                    let mut world = lock(&self.world);
-                    let worker = world.random.within(0, u64::from(setup.workers) - 1) as u32;
-                    world.soon(50, 6_000, Task::WorkerUp { worker });
-                    worker
-                };
-                self.crash(&workers::host(worker), power);
+                let mut world = lock(&self.world);
+                let worker = world.random.within(0, u64::from(setup.workers) - 1) as u32;
+                if world.random.chance(250) {
+                    trace::note(&format!("worker {worker} is told to end"));
+                    world.workers_draining[worker as usize] = true;
+                    world.soon(700, 2_000, Task::WorkerEnds { worker });
+                } else {
+                    drop(world);
+                    self.crash_worker(worker, power);
+                }
             }
             8..=13 => {
                 let slots = lock(&self.world).slots.len() as u64;
@@ -127,6 +123,22 @@ impl Cluster {
             _ => self.cut(),
         }
         Ok(())
+    }
+
+    fn crash_worker(&mut self, worker: u32, power: bool) {
+        lock(&self.world).soon(50, 6_000, Task::WorkerUp { worker });
+        self.crash(&workers::host(worker), power);
+    }
+
+    fn start_worker(&mut self, worker: u32) {
+        let host = workers::host(worker);
+        if !self.sim.is_host_running(host.as_str()) {
+            let mut world = lock(&self.world);
+            let slow = !world.healed && world.random.chance(150);
+            world.workers_slow[worker as usize] = slow;
+            world.workers_draining[worker as usize] = false;
+        }
+        self.start_host(&host);
     }
 
     /// The way between a client and somebody else, or between a worker and the dispatcher, is cut or
@@ -208,9 +220,8 @@ impl Cluster {
     }
 
     /// Ends a process, if its host has not been given to another.
-    fn crash_process(&mut self, process: usize) {
-        let mut world = lock(&self.world);
-        world.processes[process].alive = false;
+    pub fn crash_process(&mut self, process: usize) {
+        let world = lock(&self.world);
         let host = world.processes[process].host.clone();
         let has_it = world.assigned.get(&host) == Some(&process);
         drop(world);
@@ -258,7 +269,7 @@ impl Cluster {
             hosts[..at].iter().for_each(|other| self.sim.release(one.as_str(), other.as_str()));
         }
         let workers = lock(&self.world).setup.workers;
-        (0..workers).for_each(|worker| self.start_host(&workers::host(worker)));
+        (0..workers).for_each(|worker| self.start_worker(worker));
     }
 
     fn release(&mut self, slot: usize, incarnation: Incarnation) {
@@ -286,35 +297,6 @@ impl Cluster {
         let process = Process::new(slot, Begin::Fresh, inherits, base, round);
         self.launch(slot, Process { inherits_in: Some(incarnation), ..process });
     }
-
-    /// All clients stop, and begin again from a state that they have in common.
-    fn restore(&mut self) -> Result<(), String> {
-        let (plan, dead) = {
-            let mut world = lock(&self.world);
-            let plan = world.choose_plan()?;
-            let mut dead = Vec::new();
-            for slot in 0..world.slots.len() {
-                if let Some(process) = world.slots[slot].process {
-                    world.bury(process);
-                    match world.random.chance(150) {
-                        true => world.live_on(process, 5_000),
-                        false => dead.push(process),
-                    }
-                }
-            }
-            (plan, dead)
-        };
-        dead.into_iter().for_each(|process| self.crash_process(process));
-        let mut world = lock(&self.world);
-        world.slots = (0..plan.consumers).map(|_| Slot::default()).collect();
-        world.plan = Some(plan);
-        world.plans += 1;
-        for slot in 0..world.slots.len() {
-            let plan = world.plans;
-            world.soon(10, 2_000, Task::Start { slot, plan });
-        }
-        Ok(())
-    }
 }
 
 impl World {
@@ -334,9 +316,9 @@ impl World {
     }
 
     /// A process only seems to have crashed: another takes its place while it goes on for a while.
-    fn live_on(&mut self, process: usize, most: u64) {
+    pub fn live_on(&mut self, process: usize, most: u64) {
         trace::note(&format!("process {process} lives on"));
-        (self.processes[process].alive, self.processes[process].zombie) = (true, true);
+        self.processes[process].zombie = true;
         self.soon(100, most, Task::ZombieDies { process });
     }
 
@@ -351,76 +333,5 @@ impl World {
             let incarnation = self.processes[by].incarnation;
             self.soon(10, 500, Task::Release { slot: silent, incarnation });
         }
-    }
-
-    /// A state that all clients have in common.
-    fn choose_plan(&mut self) -> Result<Plan, String> {
-        self.outcome.restores += 1;
-        let complete = self.common.iter().filter(|(_, saves)| {
-            saves.values().next().is_some_and(|save| saves.len() as u32 == save.consumers)
-        });
-        let mut candidates: Vec<(Incarnation, u64)> = complete.map(|(key, _)| *key).collect();
-        candidates.drain(..candidates.len().saturating_sub(4));
-        let consumers = match self.random.chance(300) {
-            true => self.random.within(1, u64::from(MOST_CLIENTS)) as u32,
-            false => self.slots.len() as u32,
-        };
-        let mut plan = None;
-        while !candidates.is_empty() && plan.is_none() && !self.random.chance(50) {
-            let at = (self.random.next() % candidates.len() as u64) as usize;
-            plan = self.plan_from(candidates.swap_remove(at), consumers)?;
-        }
-        // Otherwise from where this life of the job began.
-        Ok(plan.or_else(|| self.plan.clone()).unwrap_or_else(|| Plan {
-            start: Start { epoch: Epoch(0), position: String::new(), windows: self.setup.windows },
-            hash: format!("beginning {consumers}"),
-            consumers,
-            base: History::default(),
-        }))
-    }
-
-    /// What the saves of a round leave to be done; nothing, if they do not fit together.
-    fn plan_from(
-        &mut self,
-        round: (Incarnation, u64),
-        consumers: u32,
-    ) -> Result<Option<Plan>, String> {
-        let saves = &self.common[&round];
-        let checkpoints: Vec<_> = saves.values().map(|save| save.checkpoint.clone()).collect();
-        let whole = self.setup.windows;
-        let merged = match merge_checkpoints(&checkpoints, &whole) {
-            Ok(merged) => merged,
-            Err(error) => {
-                trace::note(&format!("{round:?} cannot be restored: {error}"));
-                self.outcome.refused_merges += 1;
-                return Ok(None);
-            }
-        };
-        let (epoch, position) = (merged.left.epoch, String::new());
-        let start = merged.start.unwrap_or(Start { epoch, position, windows: whole });
-        let layout = Layout::new(&start, whole);
-        let total = merged.left.steps(&merged.windows);
-        let pieces = merged.left.pieces(&merged.windows, 0, total);
-        let steps = pieces.iter().flat_map(|piece| {
-            let step = |offset| layout.step(epoch.0, piece.window, offset);
-            (piece.from.0..piece.to.0).map(step).collect::<Vec<u64>>()
-        });
-        let steps: Vec<u64> = steps.collect();
-        // What was used, and what is left: nothing twice, nothing missing.
-        let mut base = saves.values().next().map_or(History::default(), |save| save.base);
-        let twice = saves.values().try_for_each(|save| base.join(&save.history));
-        let mut all = base;
-        let again = steps.iter().find(|step| !all.insert(epoch.0, **step));
-        let missing = History::full(epoch.0 + 1, whole.total()).missing_in(&all);
-        let missing = missing.filter(|_| self.exactly_once());
-        if let Some(wrong) = twice.err().or(missing).or(again.map(|step| format!("{step} again"))) {
-            return Err(format!("{round:?} is merged wrongly: {wrong}"));
-        }
-        let left: Vec<String> = steps.iter().map(u64::to_string).collect();
-        let position = format!("left:{}", left.join(","));
-        let windows = merged.left.cut(&merged.windows);
-        let hash = format!("{epoch} {position} {consumers}");
-        trace::note(&format!("all restore {round:?} on {consumers}: {hash}"));
-        Ok(Some(Plan { start: Start { epoch, position, windows }, hash, consumers, base }))
     }
 }

@@ -58,16 +58,16 @@ fn the_first_seeds_can_be_surveyed() {
 }
 
 found! {
-    data_taken_at_any_offset_is_found: NoOffsetCheck in 200;
-    late_replies_taken_for_others_are_found: NoRequestId in 400;
-    windows_moved_by_time_are_found: ReassignByTimeout in 400;
-    obeying_a_replaced_process_is_found: NoClientFence in 200;
-    a_cursor_of_what_was_fetched_is_found: PrefetchCursor in 200;
-    a_cursor_kept_by_the_service_is_found: ServiceSideCursor in 200;
-    replies_before_the_journal_are_found: ReplyBeforeJournal in 200;
-    going_back_into_an_ended_epoch_is_found: NoSeal in 200;
-    counting_as_used_what_was_only_handed_over_is_found: DoneAtYield in 200;
-    joining_what_one_has_trained_on_is_found: RestoreJoinsAttached in 200;
-    a_restore_that_fences_nobody_is_found: RestoreFencesNobody in 200;
-    merging_by_the_highest_floor_is_found: MergeTakesHighestFloor in 600;
+    data_taken_at_any_offset_is_found: NoOffsetCheck in 500;
+    late_replies_taken_for_others_are_found: NoRequestId in 1_000;
+    windows_moved_by_time_are_found: ReassignByTimeout in 1_000;
+    obeying_a_replaced_process_is_found: NoClientFence in 500;
+    a_cursor_of_what_was_fetched_is_found: PrefetchCursor in 500;
+    a_cursor_kept_by_the_service_is_found: ServiceSideCursor in 500;
+    replies_before_the_journal_are_found: ReplyBeforeJournal in 500;
+    going_back_into_an_ended_epoch_is_found: NoSeal in 500;
+    counting_as_used_what_was_only_handed_over_is_found: DoneAtYield in 500;
+    joining_what_one_has_trained_on_is_found: RestoreJoinsAttached in 500;
+    a_restore_that_fences_nobody_is_found: RestoreFencesNobody in 500;
+    merging_by_the_highest_floor_is_found: MergeTakesHighestFloor in 1_000;
 }

@@ -38,7 +38,7 @@ pub async fn run(world: Shared, worker: u32) -> turmoil::Result {
     let key = WorkerKey(lock(&world).random.next());
     let calls = connect();
     let address = format!("{}:{PORT}", turmoil::lookup(host(worker)));
-    tokio::task::spawn_local(beat(calls.clone(), key, host(worker), address));
+    tokio::task::spawn_local(beat(Shared::clone(&world), calls.clone(), worker, key, address));
     let known = Rc::new(RefCell::new(BTreeSet::new()));
     loop {
         let (stream, _) = listener.accept().await?;
@@ -50,11 +50,13 @@ pub async fn run(world: Shared, worker: u32) -> turmoil::Result {
     }
 }
 
-async fn beat(calls: Calls, key: WorkerKey, name: String, address: String) {
-    let (version, addresses) = ("1".to_owned(), vec![address]);
-    let worker = Worker { key, name, addresses, version, cores: 2, draining: false };
-    let beat = Beat { worker, busy: 0.5, memory: 0, connections: 1, jobs: vec![] };
+async fn beat(world: Shared, calls: Calls, worker: u32, key: WorkerKey, address: String) {
+    let (name, version, addresses) = (host(worker), "1".to_owned(), vec![address]);
+    let identity = Worker { key, name, addresses, version, cores: 2, draining: false };
     loop {
+        let draining = lock(&world).workers_draining[worker as usize];
+        let identity = Worker { draining, ..identity.clone() };
+        let beat = Beat { worker: identity, busy: 0.5, memory: 0, connections: 1, jobs: vec![] };
         // Without an answer the dispatcher is told again soon.
         let _ = calls.beat(&beat).await;
         sleep(EVERY).await;

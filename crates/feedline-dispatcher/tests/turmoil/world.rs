@@ -11,9 +11,7 @@ use feedline_core::{Blobs, Tensor};
 use feedline_journal::SimulatedDisk;
 use feedline_rpc::{Address, Calls, Duplex, blob};
 use feedline_wire::control::Dataset;
-use feedline_wire::{
-    ConsumerIndex, Incarnation, JobId, Millis, Order, Start, Visitation, WorkerId,
-};
+use feedline_wire::{ConsumerIndex, Incarnation, JobId, Millis, Order, Start, Visitation};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use turmoil::net::TcpStream;
@@ -75,7 +73,6 @@ pub struct Save {
 pub struct Process {
     pub consumer: ConsumerIndex,
     pub host: String,
-    pub alive: bool,
     pub begin: Begin,
     /// What its client has learnt.
     pub job: JobId,
@@ -101,7 +98,6 @@ impl Process {
         Self {
             consumer: ConsumerIndex(slot as u32),
             host: String::new(),
-            alive: true,
             begin,
             job: JobId(0),
             incarnation: Incarnation(0),
@@ -147,6 +143,7 @@ pub enum Task {
     DispatcherCrashes { partitioned: bool },
     DispatcherUp,
     DiskHasSpace,
+    WorkerEnds { worker: u32 },
     WorkerUp { worker: u32 },
     Mend { from: String, to: String },
 }
@@ -234,6 +231,8 @@ pub struct World {
     /// Which process a host is to run when it is started.
     pub assigned: BTreeMap<String, usize>,
     pub workers_slow: Vec<bool>,
+    /// Whether they have been told to end.
+    pub workers_draining: Vec<bool>,
     /// How this life of the job began, and how often it was begun anew.
     pub plan: Option<Plan>,
     pub plans: u64,
@@ -256,6 +255,7 @@ impl World {
     pub fn new(random: Random, setup: Setup) -> Self {
         Self {
             workers_slow: vec![false; setup.workers as usize],
+            workers_draining: vec![false; setup.workers as usize],
             slots: (0..setup.consumers).map(|_| Slot::default()).collect(),
             random,
             disk: SimulatedDisk::new(),
@@ -315,9 +315,8 @@ impl World {
         self.slots.iter().any(|slot| slot.process == Some(process))
     }
 
-    /// A process is gone; its client has none.
+    /// A process stands for its client no longer.
     pub fn bury(&mut self, process: usize) {
-        self.processes[process].alive = false;
         self.slots.iter_mut().filter(|slot| slot.process == Some(process)).for_each(|slot| {
             slot.process = None;
         });
@@ -387,6 +386,3 @@ impl World {
         }
     }
 }
-
-/// A worker as a client numbers it, and where it is.
-pub type Reachable = BTreeMap<WorkerId, String>;

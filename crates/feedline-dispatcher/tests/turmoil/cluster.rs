@@ -45,11 +45,17 @@ fn take_turn() -> MutexGuard<'static, ()> {
 
 /// Runs a seed. An error says what went wrong.
 pub fn run(seed: u64) -> Result<Outcome, String> {
+    run_adjusted(seed, |_| {})
+}
+
+/// Runs a seed in a world that is rougher in some respect.
+pub fn run_adjusted(seed: u64, adjust: fn(&mut Setup)) -> Result<Outcome, String> {
     let _turn = take_turn();
     tracing::subscriber::with_default(Tracer, || {
         trace::begin();
         let mut random = Random::new(seed);
-        let setup = Setup::new(&mut random);
+        let mut setup = Setup::new(&mut random);
+        adjust(&mut setup);
         Cluster::new(seed, random, setup).run()
     })
 }

@@ -20,6 +20,7 @@ mod mutants;
 #[path = "../simulation/random.rs"]
 mod random;
 mod restoring;
+mod rougher;
 mod setup;
 mod trace;
 mod workers;

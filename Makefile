@@ -56,9 +56,15 @@ test-long: setup ## run all tests, also the slow ones, with many more random cas
 	python -m pytest python/tests
 
 .PHONY: simulate
-simulate: ## run the service's protocol through 1,000,000 simulated runs: make simulate SEEDS=… SEED=…
+simulate: ## run the service's protocol through 1,000,000 simulated runs, and the whole service through 100,000: make simulate SEEDS=… STACK=… SEED=…
 	FEEDLINE_SEEDS=$(or $(SEEDS),1000000) FEEDLINE_SEED=$(or $(SEED),1) \
 		cargo test $(LOCKED) -p feedline-dispatcher --no-default-features --test simulation exactly_once
+	@export FEEDLINE_SEEDS=$(or $(STACK),100000) FEEDLINE_SEED=$(or $(SEED),1); \
+	if cargo nextest --version >/dev/null 2>&1; then \
+		cargo nextest run $(LOCKED) -p feedline-dispatcher -E 'binary(turmoil) & test(exactly_once)'; \
+	else \
+		cargo test $(LOCKED) -p feedline-dispatcher --test turmoil exactly_once; \
+	fi
 
 .PHONY: chaos
 chaos: setup ## kill 1,000 workers, 200 dispatchers and 200 clients, cut 600 links, stop 200 workers, and count every sample: make chaos KILLS=… CUTS=… STOPS=…

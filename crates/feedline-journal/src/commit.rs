@@ -1,4 +1,5 @@
-//! The thread that writes: one commit after the other, each durable before the next is begun.
+//! Whoever writes: one commit after the other, each durable before the next is begun. That is a thread
+//! of the journal's own, or the caller.
 
 use crate::disk::{DiskFile, write_all};
 use crate::error::is_full;
@@ -54,6 +55,8 @@ enum Task {
     Retry,
     Close,
     Stop,
+    /// There is nothing to do now, and it is not to be waited for.
+    Rest,
 }
 
 impl Committer {
@@ -63,39 +66,54 @@ impl Committer {
 
     /// Works until the journal is closed or stops.
     pub(crate) fn run(mut self) {
-        self.shared.committer.get_or_init(|| std::thread::current().id());
-        let ended = catch_unwind(AssertUnwindSafe(|| self.work()));
+        self.commits(true);
+    }
+
+    /// Does what is there to do, and does not wait for more.
+    pub(crate) fn run_ready(&mut self) {
+        self.commits(false);
+        self.shared.set_committer(None);
+    }
+
+    fn commits(&mut self, waits: bool) {
+        self.shared.set_committer(Some(std::thread::current().id()));
+        let ended = catch_unwind(AssertUnwindSafe(|| self.work(waits)));
         let reason = match ended {
             Ok(Ok(())) => return,
             Ok(Err(error)) => {
                 format!("{}: {error}", self.shared.folder.segment(self.segment.first).display())
             }
-            Err(_) => "its thread panicked".to_owned(),
+            Err(_) => "whoever was to commit panicked".to_owned(),
         };
         self.shared.stop(&reason);
     }
 
-    fn work(&mut self) -> io::Result<()> {
+    fn work(&mut self, waits: bool) -> io::Result<()> {
+        let mut looked = false;
         loop {
-            match self.next_task() {
+            match self.next_task(waits, looked) {
                 Task::Commit => self.commit()?,
                 Task::Roll => {
                     self.roll()?;
                     self.shared.state().rolls_done += 1;
                     self.shared.done.notify_all();
                 }
-                Task::Retry => self.look_for_space()?,
+                Task::Retry => {
+                    self.look_for_space()?;
+                    // Whoever does not wait looks once.
+                    looked = !waits;
+                }
                 Task::Close => {
                     self.commit()?;
                     self.mark_end();
                     return Ok(());
                 }
-                Task::Stop => return Ok(()),
+                Task::Stop | Task::Rest => return Ok(()),
             }
         }
     }
 
-    fn next_task(&mut self) -> Task {
+    fn next_task(&mut self, waits: bool, looked: bool) -> Task {
         let mut state = self.shared.state();
         loop {
             let healthy = match state.health {
@@ -111,12 +129,15 @@ impl Committer {
             }
             let wait = self.retry.saturating_duration_since(Instant::now());
             let freed = std::mem::take(&mut state.freed);
-            if !healthy && (freed || wait.is_zero()) {
+            if !healthy && !looked && (freed || wait.is_zero()) {
                 return Task::Retry;
             }
             // What found no space is tried again only when there may be some.
             if state.wanted > state.durable && !matches!(state.health, Health::Full) {
                 return Task::Commit;
+            }
+            if !waits {
+                return Task::Rest;
             }
             let wait = if healthy { Duration::MAX } else { wait };
             let woken = self.shared.work.wait_timeout(state, wait);

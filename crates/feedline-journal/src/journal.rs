@@ -9,7 +9,7 @@ use crate::survey::Survey;
 use crate::{Entry, Generation, Options, Position, Refusal, Torn};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 
 /// How many bytes may wait to be written if there is no reserve that says how many find room.
@@ -23,6 +23,8 @@ pub(crate) type Notice = Box<dyn FnOnce(Result<()>) + Send>;
 pub struct Journal {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Who commits if there is no thread: whoever holds this.
+    driven: Option<Mutex<Committer>>,
     /// One snapshot at a time.
     snapshots: Mutex<()>,
 }
@@ -40,8 +42,8 @@ pub(crate) struct Shared {
     pub done: Condvar,
     /// What was appended has been taken, so there is room for more.
     pub room: Condvar,
-    /// The thread that commits.
-    pub committer: OnceLock<ThreadId>,
+    /// The thread that commits, if one does.
+    committer: Mutex<Option<ThreadId>>,
     /// Held until the last of them is gone.
     _lock: Lock,
 }
@@ -170,17 +172,13 @@ impl Shared {
 
     /// Whether this is the thread that commits, which must not wait for itself.
     fn is_committer(&self) -> bool {
-        self.committer.get() == Some(&std::thread::current().id())
+        let committer = self.committer.lock().unwrap_or_else(PoisonError::into_inner);
+        *committer == Some(std::thread::current().id())
     }
 
-    /// Waits for the thread that commits.
-    fn wait_done<'a>(&self, state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
-        if self.is_committer() {
-            return Err(Error::Invalid(
-                "a notice cannot wait for the journal that gives it: pass the news on".to_owned(),
-            ));
-        }
-        Ok(self.done.wait(state).unwrap_or_else(PoisonError::into_inner))
+    /// Notes which thread commits.
+    pub(crate) fn set_committer(&self, thread: Option<ThreadId>) {
+        *self.committer.lock().unwrap_or_else(PoisonError::into_inner) = thread;
     }
 
     /// Has all records before `end` committed.
@@ -291,18 +289,60 @@ impl Journal {
             work: Condvar::new(),
             done: Condvar::new(),
             room: Condvar::new(),
-            committer: OnceLock::new(),
+            committer: Mutex::new(None),
             _lock: lock,
         });
         let committer = Committer::new(Arc::clone(&shared), Segment::new(file, &header));
+        let snapshots = Mutex::new(());
+        if !shared.options.own_thread {
+            let driven = Some(Mutex::new(committer));
+            return Ok((Self { shared, thread: None, driven, snapshots }, survey.torn));
+        }
         let thread = std::thread::Builder::new().name("feedline-journal".to_owned());
         let thread = thread.spawn(move || committer.run());
         let thread = thread.map_err(|error| Error::Unavailable {
             what: "a thread for the journal".to_owned(),
             source: Arc::new(error),
         })?;
-        let journal = Self { shared, thread: Some(thread), snapshots: Mutex::new(()) };
-        Ok((journal, survey.torn))
+        Ok((Self { shared, thread: Some(thread), driven: None, snapshots }, survey.torn))
+    }
+
+    /// Without a thread that commits: does here what it would do.
+    fn drive(&self) {
+        if let Some(driven) = self.driven.as_ref().filter(|_| !self.shared.is_committer()) {
+            driven.lock().unwrap_or_else(PoisonError::into_inner).run_ready();
+        }
+    }
+
+    /// Without a thread that commits, nobody else would see that there is space again.
+    fn look_again(&self) {
+        if self.driven.is_some() && self.is_full() {
+            self.drive();
+        }
+    }
+
+    /// Waits for what `condition` stands for: the thread that commits brings it about, or this one.
+    fn wait_on<'a>(
+        &'a self,
+        condition: &Condvar,
+        state: MutexGuard<'a, State>,
+    ) -> MutexGuard<'a, State> {
+        if self.driven.is_some() {
+            drop(state);
+            self.drive();
+            return self.shared.state();
+        }
+        condition.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a commit.
+    fn wait_done<'a>(&'a self, state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+        if self.shared.is_committer() {
+            return Err(Error::Invalid(
+                "a notice cannot wait for the journal that gives it: pass the news on".to_owned(),
+            ));
+        }
+        Ok(self.wait_on(&self.shared.done, state))
     }
 
     /// Appends a record and says where. It is durable when [`Journal::wait`] or
@@ -337,6 +377,7 @@ impl Journal {
         }
         let size = RECORD_HEADER + record.len();
         let limit = self.shared.pending_limit();
+        self.look_again();
         let mut state = self.shared.state();
         loop {
             match &state.health {
@@ -350,7 +391,7 @@ impl Journal {
             }
             let next = state.next;
             self.shared.want(&mut state, next);
-            state = self.shared.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait_on(&self.shared.room, state);
         }
         push(&mut state.pending, record);
         state.since_snapshot += size as u64;
@@ -375,13 +416,14 @@ impl Journal {
     /// [`Error::Full`] if there is no space for it now; it is written when there is, and may be
     /// waited for again. [`Error::Stopped`] if nobody knows whether it is durable.
     pub fn wait(&self, position: Position) -> Result<()> {
+        self.look_again();
         let mut state = self.shared.state();
         loop {
             if let Some(outcome) = self.shared.outcome(&state, position.0) {
                 return outcome;
             }
             self.shared.want(&mut state, position.0 + 1);
-            state = self.shared.wait_done(state)?;
+            state = self.wait_done(state)?;
         }
     }
 
@@ -395,6 +437,7 @@ impl Journal {
         position: Position,
         notice: impl FnOnce(Result<()>) + Send + 'static,
     ) {
+        self.look_again();
         let mut state = self.shared.state();
         if let Some(outcome) = self.shared.outcome(&state, position.0) {
             drop(state);
@@ -402,6 +445,8 @@ impl Journal {
         }
         state.notices.add(position.0, Box::new(notice));
         self.shared.want(&mut state, position.0 + 1);
+        drop(state);
+        self.drive();
     }
 
     /// Waits until all that was appended so far is durable.
@@ -471,6 +516,7 @@ impl Journal {
         }
         shared.state().freed = true;
         shared.work.notify_one();
+        self.drive();
         Ok(())
     }
 
@@ -488,7 +534,7 @@ impl Journal {
             if state.rolls_done >= ticket {
                 return Ok(());
             }
-            state = shared.wait_done(state)?;
+            state = self.wait_done(state)?;
         }
     }
 
@@ -539,6 +585,10 @@ impl Journal {
     }
 
     fn end(&mut self) {
+        if let Some(driven) = self.driven.take() {
+            self.shared.state().closing = true;
+            driven.into_inner().unwrap_or_else(PoisonError::into_inner).run_ready();
+        }
         let Some(thread) = self.thread.take() else { return };
         self.shared.state().closing = true;
         self.shared.work.notify_one();

@@ -149,6 +149,9 @@ pub struct Options {
     pub reserve_bytes: u64,
     /// How long to wait, on a full disk, before looking for space again.
     pub full_retry: Duration,
+    /// Whether a thread of the journal's own commits. Without one, whoever wants something durable
+    /// does, in the midst of its call: for simulations, where nothing may happen by itself.
+    pub own_thread: bool,
 }
 
 impl Default for Options {
@@ -158,6 +161,7 @@ impl Default for Options {
             segment_bytes: 64 << 20,
             reserve_bytes: 1 << 20,
             full_retry: Duration::from_secs(1),
+            own_thread: true,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! - [`access`]: who may call what.
 //! - [`convert`]: the messages of the network and the plain values of the protocol, both ways.
 //! - [`blob`]: data that belongs to a plan.
+//! - [`Calls`]: the dispatcher as it is called from a runtime.
 //! - [`Remote`]: the dispatcher as workers and clients call it, from plain threads.
 //! - [`Address`]: where it is.
 //! - [`http`]: what a process shows of itself to browsers and to whoever collects its [`metrics`].
@@ -10,13 +11,15 @@
 pub mod access;
 mod address;
 pub mod blob;
+mod calls;
 pub mod convert;
 pub mod http;
 pub mod metrics;
 mod remote;
 
 pub use address::{Address, AddressError};
-pub use remote::{Remote, RemoteOptions};
+pub use calls::{Calls, Duplex, RemoteOptions};
+pub use remote::Remote;
 
 /// The messages as they are on the wire.
 #[expect(missing_docs, reason = "made from the description, which says what they mean")]

@@ -5,15 +5,18 @@
 //!  └────── microseconds, no disk ────────┘   └── shared by all who wait ──┘
 //! ```
 
+use super::Simulated;
 use crate::{Event, Limits, Presence, Record, State, VERSION, decide, tidy};
 use feedline_journal::{Disk, Entry, Error, Journal, Position, Torn};
 use feedline_wire::control::DatasetId;
+use feedline_wire::mutant::{Mutant, planted};
 use feedline_wire::{ConsumerIndex, JobId, Millis, Refusal, Reply, Request};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 /// A snapshot is taken when this many bytes, and twice the last snapshot, were appended since.
 const SNAPSHOT_AFTER: u64 = 4 << 20;
@@ -31,10 +34,13 @@ pub(crate) struct Desk {
     /// Why the dispatcher has to stop, once it has.
     failed: watch::Sender<Option<String>>,
     snapshots: Mutex<Snapshots>,
+    simulated: Option<Arc<Simulated>>,
 }
 
 #[derive(Debug)]
 struct Snapshots {
+    /// How much is appended at least before one is taken.
+    after: u64,
     /// How large the last one was.
     bytes: u64,
     /// When the next may be tried: on a full disk, not at once.
@@ -67,10 +73,12 @@ impl Desk {
         folder: &Path,
         options: feedline_journal::Options,
         limits: Limits,
+        simulated: Option<Arc<Simulated>>,
     ) -> feedline_journal::Result<(Self, Option<Torn>)> {
         let mut state = State::default();
         let mut snapshot_bytes = 0;
-        let options = feedline_journal::Options { version: VERSION, ..options };
+        let own_thread = options.own_thread && simulated.is_none();
+        let options = feedline_journal::Options { version: VERSION, own_thread, ..options };
         let (journal, torn) = Journal::open_on(disk, folder, options, |entry| {
             match entry {
                 Entry::Snapshot(snapshot) => {
@@ -85,13 +93,16 @@ impl Desk {
             Ok(())
         })?;
         let core = Core { state, presence: Presence::new(0) };
+        let after = simulated.as_ref().map_or(SNAPSHOT_AFTER, |one| one.snapshot_after);
+        let snapshots = Snapshots { after, bytes: snapshot_bytes, next: Instant::now() };
         let desk = Self {
             core: Mutex::new(core),
             journal,
             limits,
             started: Instant::now(),
             failed: watch::Sender::new(None),
-            snapshots: Mutex::new(Snapshots { bytes: snapshot_bytes, next: Instant::now() }),
+            snapshots: Mutex::new(snapshots),
+            simulated,
         };
         Ok((desk, torn))
     }
@@ -114,6 +125,11 @@ impl Desk {
     /// The journal.
     pub(crate) fn journal(&self) -> &Journal {
         &self.journal
+    }
+
+    /// Whether there are no threads that could wait for the disk.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.simulated.is_some()
     }
 
     /// Tells when the dispatcher has to stop, and why.
@@ -159,7 +175,7 @@ impl Desk {
         let now = self.now();
         let mut core = self.core();
         let decision = decide(&core.state, &core.presence, &self.limits, now, request);
-        let needs_sync = decision.needs_sync();
+        let needs_sync = decision.needs_sync() && !planted(Mutant::ReplyBeforeJournal);
         let records: Vec<Vec<u8>> = decision.events.iter().map(encode).collect();
         let bytes = records.iter().map(Vec::len).sum();
         if let (Some(last), false) = (self.last(), self.journal.has_room(records.len(), bytes)) {
@@ -199,6 +215,9 @@ impl Desk {
             false => self.journal.append(record)?,
         };
         log(event);
+        if let Some(simulated) = &self.simulated {
+            (simulated.witness)(&core.state, event);
+        }
         core.state.apply(event);
         if let Event::JobClosed { job, .. } = event {
             core.presence.forget(*job);
@@ -209,6 +228,10 @@ impl Desk {
     async fn durable(&self, position: Position) -> feedline_journal::Result<()> {
         if position < self.journal.durable() {
             return Ok(());
+        }
+        if let Some(simulated) = &self.simulated {
+            // A simulated disk answers at once, so what it would take passes before.
+            tokio::time::sleep((simulated.sync)()).await;
         }
         let (notice, noticed) = oneshot::channel();
         self.journal.when_durable(position, move |outcome| {
@@ -268,7 +291,7 @@ impl Desk {
     pub(crate) fn snapshot(&self) -> Result<(), Stopped> {
         let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
-        let enough = SNAPSHOT_AFTER.max(snapshots.bytes * 2);
+        let enough = snapshots.after.max(snapshots.bytes * 2);
         if self.journal.bytes_since_snapshot() < enough || begun < snapshots.next {
             return Ok(());
         }

@@ -1,43 +1,61 @@
 //! What is done now and then: tidying up, snapshots, and how many workers are wanted.
 
+use super::desk::Stopped;
 use super::{Shared, status};
 use crate::scale::{Decided, Scaler, decide};
 use feedline_journal::Disk;
-use std::path::Path;
-use std::sync::PoisonError;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// How often it looks whether there is something to do.
-const TICK: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// Works until the other end of `asleep` is dropped.
-pub(crate) fn run(
-    shared: &Shared,
-    scaler: Option<&dyn Scaler>,
-    disk: &dyn Disk,
-    folder: &Path,
-    asleep: &Receiver<()>,
-) {
-    for tick in 0u64.. {
+/// What is done now and then. Whoever holds it says when.
+pub(crate) struct Keeper {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) scaler: Option<Arc<dyn Scaler>>,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) folder: PathBuf,
+    /// How often it has looked.
+    pub(crate) ticks: u64,
+}
+
+impl Keeper {
+    /// Works until the other end of `asleep` is dropped.
+    pub(crate) fn run(mut self, asleep: &Receiver<()>) {
+        while self.tick().is_ok() {
+            if asleep.recv_timeout(TICK) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+
+    /// Does what is due, once in each [`TICK`]. Blocks while the disk is waited for.
+    ///
+    /// # Errors
+    ///
+    /// If the journal has failed. Whoever serves finds that out too.
+    pub(crate) fn tick(&mut self) -> Result<(), Stopped> {
+        let (shared, tick) = (&*self.shared, self.ticks);
+        self.ticks += 1;
         shared.workers.tidy();
-        // Whoever serves finds out that the journal has failed.
-        let mut failed = shared.desk.snapshot().is_err();
+        shared.desk.snapshot()?;
         if tick.is_multiple_of(10) {
-            failed |= tidy(shared).is_err();
-            scale(shared, scaler);
+            tidy(shared)?;
+            scale(shared, self.scaler.as_deref());
         }
         if tick.is_multiple_of(50) {
-            shared.journal_bytes.store(folder_bytes(disk, folder), Ordering::Relaxed);
+            let bytes = folder_bytes(&*self.disk, &self.folder);
+            shared.journal_bytes.store(bytes, Ordering::Relaxed);
         }
-        if failed || asleep.recv_timeout(TICK) != Err(RecvTimeoutError::Timeout) {
-            return;
-        }
+        Ok(())
     }
 }
 
-fn tidy(shared: &Shared) -> Result<(), super::desk::Stopped> {
+fn tidy(shared: &Shared) -> Result<(), Stopped> {
     for job in shared.desk.tidy()? {
         shared.reports.forget(job);
     }

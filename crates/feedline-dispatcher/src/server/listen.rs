@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
@@ -95,41 +95,71 @@ impl Bound {
         limits: &ConnectionLimits,
         tls: Option<Identity>,
     ) -> io::Result<ReceiverStream<io::Result<Connection>>> {
-        let (sender, receiver) = mpsc::channel(64);
-        let seats = Arc::new(Semaphore::new(limits.most_connections));
-        let door = Door { seats, sender, tls, handshake: limits.handshake };
-        match self {
-            Self::Tcp(listener, _) => {
-                let listener = TcpListener::from_std(listener)?;
-                tokio::spawn(async move {
-                    while let Some(accepted) = door.next(listener.accept()).await {
-                        let Ok((stream, peer)) = accepted else {
-                            pause().await;
-                            continue;
-                        };
-                        // Small answers are not held back to be sent together.
-                        let _ = stream.set_nodelay(true);
-                        door.admit(stream, Some(peer.ip()));
-                    }
-                });
-            }
+        Ok(match self {
+            Self::Tcp(listener, _) => admit_all(TcpListener::from_std(listener)?, limits, tls),
             Self::Unix(listener, file) => {
                 let listener = UnixListener::from_std(listener)?;
                 // Nobody in between could read what is said.
-                let door = Door { tls: None, ..door };
-                tokio::spawn(async move {
-                    let _file = file;
-                    while let Some(accepted) = door.next(listener.accept()).await {
-                        match accepted {
-                            Ok((stream, _)) => door.admit(stream, None),
-                            Err(_) => pause().await,
-                        }
-                    }
-                });
+                admit_all(LocalListener { listener, _file: file }, limits, None)
+            }
+        })
+    }
+}
+
+/// Where connections come from: sockets, or what stands for them in a simulation.
+#[doc(hidden)]
+pub trait Listener: Send + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+
+    /// The next connection, and the address that it comes from if it has one.
+    fn accept(&mut self)
+    -> impl Future<Output = io::Result<(Self::Stream, Option<IpAddr>)>> + Send;
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&mut self) -> io::Result<(TcpStream, Option<IpAddr>)> {
+        let (stream, peer) = Self::accept(self).await?;
+        // Small answers are not held back to be sent together.
+        let _ = stream.set_nodelay(true);
+        Ok((stream, Some(peer.ip())))
+    }
+}
+
+/// A socket in the file system, whose name is removed with it.
+struct LocalListener {
+    listener: UnixListener,
+    _file: SocketFile,
+}
+
+impl Listener for LocalListener {
+    type Stream = UnixStream;
+
+    async fn accept(&mut self) -> io::Result<(UnixStream, Option<IpAddr>)> {
+        Ok((self.listener.accept().await?.0, None))
+    }
+}
+
+/// Lets connections in until the stream is dropped.
+pub(crate) fn admit_all(
+    mut listener: impl Listener,
+    limits: &ConnectionLimits,
+    tls: Option<Identity>,
+) -> ReceiverStream<io::Result<Connection>> {
+    let (sender, receiver) = mpsc::channel(64);
+    let seats = Arc::new(Semaphore::new(limits.most_connections));
+    let door = Door { seats, sender, tls, handshake: limits.handshake };
+    tokio::spawn(async move {
+        while let Some(accepted) = door.next(listener.accept()).await {
+            match accepted {
+                Ok((stream, peer)) => door.admit(stream, peer),
+                Err(_) => pause().await,
             }
         }
-        Ok(ReceiverStream::new(receiver))
-    }
+    });
+    ReceiverStream::new(receiver)
 }
 
 /// Accepting fails when files are used up: trying again at once would only make it worse.

@@ -1,7 +1,8 @@
 //! Rates, from counts that grow.
 
 use feedline_wire::status::Rates;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// What was counted since something started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The dispatcher as a server: a journal below, gRPC above, and what is not worth remembering beside.
 //!
 //! ```text
-//!  sockets ──► gate ──► service ──► desk    the core and its journal
+//!  sockets ──► gate ──► service ──► desk    the core and its journal     all of it: opened.rs
 //!  listen.rs   gate.rs  service.rs  ├ store    datasets and blobs, as files
 //!                                   ├ workers  who is alive; forgotten at the end
 //!                                   └ reports  how trainers fare; forgotten at the end
@@ -14,39 +14,39 @@ mod keeper;
 mod listen;
 mod meter;
 mod metrics;
+mod opened;
 mod reports;
 mod roster;
 mod service;
+mod simulated;
 mod status;
 mod store;
 
 pub use listen::ConnectionLimits;
+#[doc(hidden)]
+pub use listen::Listener;
+#[doc(hidden)]
+pub use opened::Opened;
+#[doc(hidden)]
+pub use simulated::Simulated;
 pub use store::StoreLimits;
 
 use crate::Limits;
-use crate::scale::{Decided, Policy, Scaler};
-use desk::Desk;
+use crate::scale::{Policy, Scaler};
 use feedline_journal::{Disk, RealDisk, Torn};
+use feedline_rpc::Address;
 use feedline_rpc::http::{HttpOptions, HttpServer, Page, Pages};
-use feedline_rpc::proto::dispatcher_server::DispatcherServer;
-use feedline_rpc::{Address, LONGEST_MESSAGE, proto};
 use feedline_wire::status::Status;
-use feedline_wire::tls::{Identity, ServerTls};
+use feedline_wire::tls::ServerTls;
 pub use feedline_wire::token::AUDIENCE;
-use feedline_wire::token::Guard;
-use gate::Rules;
 use listen::Bound;
-use reports::Reports;
-use roster::Workers;
+use opened::Shared;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::Store;
-use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 /// How long calls that are under way may take when the dispatcher ends.
@@ -89,6 +89,9 @@ pub struct Options {
     pub http: Option<String>,
     /// What this host is called by those who ask for pages, beside its addresses.
     pub names: Vec<String>,
+    /// What a simulation decides, if this is one.
+    #[doc(hidden)]
+    pub simulated: Option<Arc<Simulated>>,
 }
 
 impl Options {
@@ -115,6 +118,7 @@ impl Options {
             insecure: false,
             http: None,
             names: vec![],
+            simulated: None,
         }
     }
 }
@@ -147,29 +151,11 @@ pub enum Error {
     Stopped(String),
 }
 
-/// What all parts of a running dispatcher share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    desk: Desk,
-    store: Arc<Store>,
-    workers: Workers,
-    reports: Reports,
-    policy: Policy,
-    /// Nothing is decided in the first seconds.
-    scale: Mutex<Option<Decided>>,
-    rules: Arc<Rules>,
-    /// Bytes of the journal's folder, as last looked up.
-    journal_bytes: AtomicU64,
-    /// True when the dispatcher is ending.
-    stopping: watch::Sender<bool>,
-}
-
 /// A running dispatcher. Dropping it [stops](Dispatcher::stop) it.
 #[derive(Debug)]
 pub struct Dispatcher {
-    shared: Arc<Shared>,
+    opened: Opened,
     address: Address,
-    torn: Option<Torn>,
     server: Option<JoinHandle<()>>,
     keeper: Option<JoinHandle<()>>,
     /// Dropped, it ends the keeper.
@@ -194,46 +180,18 @@ impl Dispatcher {
                 "other hosts could reach {address}: set TLS and a key for tokens, or `insecure`"
             )));
         }
-        let guard = options.key.as_ref().map(|path| Guard::open(path, &options.audience));
-        let guard = guard.transpose().map_err(Error::Setup)?;
         let tls = options.tls.as_ref().map(|tls| tls.identity(&["h2"])).transpose();
         let tls = tls.map_err(Error::Setup)?;
-        let (desk, torn) = Desk::open(
-            Arc::clone(&options.disk),
-            &options.journal,
-            options.journal_options,
-            options.limits,
-        )
-        .map_err(|error| Error::Journal(error.to_string()))?;
-        if let Some(torn) = &torn {
-            tracing::warn!(
-                file = %torn.file.display(), offset = torn.offset, bytes = torn.bytes,
-                "cut off what a crash left of the last commit"
-            );
-        }
-        let store = Store::open(Arc::clone(&options.disk), &options.journal, options.store)
-            .map_err(|error| Error::Journal(error.to_string()))?;
+        let opened = Opened::open(&options)?;
         let bound = Bound::bind(&address)
             .map_err(|error| setup(&format_args!("cannot listen at {address}: {error}")))?;
         let address = bound.address();
-        let generation = desk.journal().generation().0;
-        let shared = Arc::new(Shared {
-            desk,
-            store: Arc::new(store),
-            // Versions of one start are never those of another.
-            workers: Workers::new(generation << 32, options.worker_timeout),
-            reports: Reports::default(),
-            policy: options.scale,
-            scale: Mutex::default(),
-            rules: Arc::new(Rules::new(guard.clone(), options.connections.rate)),
-            journal_bytes: AtomicU64::new(0),
-            stopping: watch::Sender::new(false),
-        });
+        let generation = opened.shared.desk.journal().generation().0;
         let http = options.http.as_ref().map(|at| {
             let (names, tls, insecure) =
                 (options.names.clone(), options.tls.clone(), options.insecure);
-            let http = HttpOptions { names, guard: guard.clone(), tls, insecure };
-            HttpServer::start(at, http, pages(&shared))
+            let http = HttpOptions { names, guard: opened.guard.clone(), tls, insecure };
+            HttpServer::start(at, http, pages(&opened.shared))
         });
         let http = http.transpose().map_err(Error::Setup)?;
         let no_thread =
@@ -247,10 +205,18 @@ impl Dispatcher {
             .map_err(no_thread)?;
         let (ending, ended) = watch::channel(false);
         let server = {
-            let (shared, limits) = (Arc::clone(&shared), options.connections);
+            let (opened, limits) = (opened.clone(), options.connections);
             let thread = std::thread::Builder::new().name("feedline-dispatcher".to_owned());
             let serve = move || {
-                serve(&runtime, &shared, bound, &limits, tls);
+                runtime.block_on(async {
+                    match bound.listen(&limits, tls) {
+                        Ok(incoming) => opened.serve(incoming, &limits, opened.ended()).await,
+                        Err(error) => {
+                            opened.shared.desk.stop(&format!("cannot listen: {error}"));
+                        }
+                    }
+                });
+                drop(opened);
                 runtime.shutdown_timeout(ENDING);
                 // Whoever started it may be gone.
                 let _ = ending.send(true);
@@ -259,16 +225,13 @@ impl Dispatcher {
         };
         let (awake, asleep) = mpsc::channel();
         let keeper = {
-            let (shared, scaler) = (Arc::clone(&shared), options.scaler);
-            let (disk, folder) = (options.disk, options.journal);
+            let keeper = opened.keeper(options.scaler, options.disk, options.journal);
             let thread = std::thread::Builder::new().name("feedline-keeper".to_owned());
-            let keep = move || keeper::run(&shared, scaler.as_deref(), &*disk, &folder, &asleep);
-            thread.spawn(keep)
+            thread.spawn(move || keeper.run(&asleep))
         };
         let mut dispatcher = Self {
-            shared,
+            opened,
             address,
-            torn,
             server: Some(server),
             keeper: None,
             awake: Some(awake),
@@ -296,13 +259,13 @@ impl Dispatcher {
     /// What a crash had left of the last commit, and was cut off at the start.
     #[must_use]
     pub fn torn(&self) -> Option<&Torn> {
-        self.torn.as_ref()
+        self.opened.torn()
     }
 
     /// How everything stands.
     #[must_use]
     pub fn status(&self) -> Status {
-        status::status(&self.shared)
+        status::status(&self.opened.shared)
     }
 
     /// Waits until it ends, at most for so long. True if it has.
@@ -313,7 +276,7 @@ impl Dispatcher {
     pub fn wait(&self, patience: Duration) -> Result<bool, Error> {
         let end = std::time::Instant::now() + patience;
         loop {
-            if let Some(reason) = self.shared.desk.failed().borrow().clone() {
+            if let Some(reason) = self.opened.shared.desk.failed().borrow().clone() {
                 return Err(Error::Stopped(reason));
             }
             if *self.ended.borrow() {
@@ -333,7 +296,7 @@ impl Dispatcher {
     }
 
     fn end(&mut self) {
-        self.shared.stopping.send_replace(true);
+        self.opened.shared.stopping.send_replace(true);
         self.http = None;
         self.awake = None;
         for thread in [self.server.take(), self.keeper.take()].into_iter().flatten() {
@@ -365,63 +328,4 @@ fn pages(shared: &Arc<Shared>) -> Pages {
         }
         _ => None,
     })
-}
-
-/// Serves until the dispatcher is stopped or cannot go on.
-fn serve(
-    runtime: &Runtime,
-    shared: &Arc<Shared>,
-    bound: Bound,
-    limits: &ConnectionLimits,
-    tls: Option<Identity>,
-) {
-    runtime.block_on(async {
-        let incoming = match bound.listen(limits, tls) {
-            Ok(incoming) => incoming,
-            Err(error) => {
-                shared.desk.stop(&format!("cannot listen: {error}"));
-                return;
-            }
-        };
-        let service = DispatcherServer::new(service::Service(Arc::clone(shared)))
-            .max_decoding_message_size(LONGEST_MESSAGE)
-            .max_encoding_message_size(LONGEST_MESSAGE);
-        let (health, health_service) = tonic_health::server::health_reporter();
-        health.set_serving::<DispatcherServer<service::Service>>().await;
-        let reflection = tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(proto::DESCRIPTOR)
-            .build_v1()
-            .expect("the description was made by the build");
-        let (mut stopping, mut failed) = (shared.stopping.subscribe(), shared.desk.failed());
-        let end = async move {
-            tokio::select! {
-                _ = stopping.wait_for(|stopping| *stopping) => {}
-                _ = failed.wait_for(Option::is_some) => {}
-            }
-        };
-        let (ending, mut ended) = watch::channel(false);
-        let server = tonic::transport::Server::builder()
-            .layer(gate::Gate(Arc::clone(&shared.rules)))
-            .max_concurrent_streams(limits.streams)
-            .http2_keepalive_interval(Some(Duration::from_secs(10)))
-            .http2_keepalive_timeout(Some(Duration::from_secs(10)))
-            .http2_max_header_list_size(16 << 10)
-            .add_service(service)
-            .add_service(health_service)
-            .add_service(reflection)
-            .serve_with_incoming_shutdown(incoming, async move {
-                end.await;
-                ending.send_replace(true);
-            });
-        tokio::select! {
-            served = server => if let Err(error) = served {
-                shared.desk.stop(&format!("cannot serve: {error}"));
-            },
-            // Clients that do not let go are left.
-            () = async {
-                let _ = ended.wait_for(|ended| *ended).await;
-                tokio::time::sleep(ENDING).await;
-            } => {}
-        }
-    });
 }

@@ -6,7 +6,8 @@ use feedline_wire::status::Rates;
 use feedline_wire::{ConsumerIndex, JobId};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// A report counts for so long.
 const LASTING: Duration = Duration::from_secs(10);

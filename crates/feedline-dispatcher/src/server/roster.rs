@@ -5,9 +5,12 @@ use feedline_wire::JobId;
 use feedline_wire::control::{Beat, Roster, Worker, WorkerKey};
 use feedline_wire::status::WorkerStatus;
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// There are at most so many workers.
 const MOST_WORKERS: usize = 10_000;
@@ -20,7 +23,9 @@ const LONGEST_TEXT: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Workers {
     known: Mutex<BTreeMap<WorkerKey, Known>>,
-    version: watch::Sender<u64>,
+    version: AtomicU64,
+    /// Wakes those who wait for another version, in the order in which they came.
+    news: Notify,
     timeout: Duration,
 }
 
@@ -38,7 +43,8 @@ struct Known {
 impl Workers {
     /// Versions begin at `version`, which differs from start to start.
     pub(crate) fn new(version: u64, timeout: Duration) -> Self {
-        Self { known: Mutex::default(), version: watch::Sender::new(version), timeout }
+        let (known, version, news) = (Mutex::default(), AtomicU64::new(version), Notify::new());
+        Self { known, version, news, timeout }
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<WorkerKey, Known>> {
@@ -46,7 +52,8 @@ impl Workers {
     }
 
     fn changed(&self) {
-        self.version.send_modify(|version| *version += 1);
+        self.version.fetch_add(1, Ordering::SeqCst);
+        self.news.notify_waiters();
     }
 
     /// A worker says that it is alive. Tells whether it is to end.
@@ -128,16 +135,26 @@ impl Workers {
     /// The workers now.
     pub(crate) fn roster(&self) -> Roster {
         // First the version: a change in between shows as one more later.
-        let version = *self.version.borrow();
+        let version = self.version.load(Ordering::SeqCst);
         let known = self.known();
         Roster { version, workers: known.values().map(|known| known.beat.worker.clone()).collect() }
     }
 
     /// The workers, as soon as their version is another, or when patience ends.
     pub(crate) async fn after(&self, known: u64, patience: Duration) -> Roster {
-        let mut version = self.version.subscribe();
+        let another = async {
+            loop {
+                let mut news = pin!(self.news.notified());
+                // From here on no change is missed.
+                news.as_mut().enable();
+                if self.version.load(Ordering::SeqCst) != known {
+                    return;
+                }
+                news.await;
+            }
+        };
         // Neither outcome matters: what is there is told.
-        let _ = tokio::time::timeout(patience, version.wait_for(|version| *version != known)).await;
+        let _ = tokio::time::timeout(patience, another).await;
         self.roster()
     }
 

@@ -49,15 +49,19 @@ impl From<StoreError> for Status {
     }
 }
 
-/// Does what waits for the disk where nobody else waits for it.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, Status> {
-    let done = tokio::task::spawn_blocking(work).await;
-    Ok(done.map_err(|_| Status::internal("the dispatcher broke while it used its disk"))??)
-}
-
 impl Service {
+    /// Does what waits for the disk where nobody else waits for it.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Status> {
+        if self.0.desk.is_simulated() {
+            return Ok(work()?);
+        }
+        let done = tokio::task::spawn_blocking(work).await;
+        Ok(done.map_err(|_| Status::internal("the dispatcher broke while it used its disk"))??)
+    }
+
     async fn ask<M>(
         &self,
         request: Request<M>,
@@ -170,7 +174,7 @@ impl Dispatcher for Service {
         request: Request<proto::Dataset>,
     ) -> Answer<proto::Registered> {
         let (store, dataset) = (Arc::clone(&self.0.store), Dataset::from(request.into_inner()));
-        let (id, missing) = blocking(move || store.register(&dataset)).await?;
+        let (id, missing) = self.blocking(move || store.register(&dataset)).await?;
         Ok(Response::new(proto::Registered { id: id.0, missing }))
     }
 
@@ -186,20 +190,20 @@ impl Dispatcher for Service {
                 chunk.map_err(|_| Status::deadline_exceeded("the blob came to a halt"))??;
             let Some(proto::Chunk { name, data }) = chunk else { break };
             let (store, taken) = (Arc::clone(&self.0.store), upload.take());
-            let added = blocking(move || {
+            let added = self.blocking(move || {
                 let mut upload = taken.map_or_else(|| store.upload(&name), Ok)?;
                 upload.add(&data).map(|()| upload)
             });
             upload = Some(added.await?);
         }
         let upload = upload.ok_or_else(|| Status::invalid_argument("a blob without a name"))?;
-        blocking(move || upload.finish()).await?;
+        self.blocking(move || upload.finish()).await?;
         Ok(Response::new(proto::BlobStored {}))
     }
 
     async fn get_dataset(&self, request: Request<proto::DatasetRequest>) -> Answer<proto::Dataset> {
         let (store, id) = (Arc::clone(&self.0.store), DatasetId(request.into_inner().id));
-        let dataset = blocking(move || store.dataset(&id)).await?;
+        let dataset = self.blocking(move || store.dataset(&id)).await?;
         Ok(Response::new((&dataset).into()))
     }
 
@@ -207,11 +211,13 @@ impl Dispatcher for Service {
 
     async fn get_blob(&self, request: Request<proto::BlobRequest>) -> Answer<Self::GetBlobStream> {
         let (store, name) = (Arc::clone(&self.0.store), request.into_inner().name);
-        let mut download = blocking(move || store.download(&name)).await?;
+        let mut download = self.blocking(move || store.download(&name)).await?;
         let (sender, receiver) = mpsc::channel(2);
+        let service = self.clone();
         tokio::spawn(async move {
             loop {
-                let read = blocking(move || download.next(CHUNK).map(|piece| (download, piece)));
+                let read =
+                    service.blocking(move || download.next(CHUNK).map(|piece| (download, piece)));
                 let (rest, piece) = match read.await {
                     Ok((rest, Some(piece))) => (rest, Ok(piece)),
                     Ok((_, None)) => return,
@@ -240,7 +246,7 @@ impl Dispatcher for Service {
         let id = DatasetId(request.into_inner().id);
         let jobs = self.0.desk.datasets().get(&id).copied().unwrap_or(0);
         let store = Arc::clone(&self.0.store);
-        blocking(move || store.remove(&id, jobs)).await?;
+        self.blocking(move || store.remove(&id, jobs)).await?;
         Ok(Response::new(proto::Removed {}))
     }
 

@@ -4,6 +4,7 @@
 //! `FEEDLINE_SEED` which is the first; with `FEEDLINE_TRACE` set, everything that happens is printed.
 
 mod history;
+mod layout;
 mod mutants;
 mod random;
 mod world;

@@ -18,6 +18,7 @@ pub fn small() -> Options {
         segment_bytes: 2_000,
         reserve_bytes: 4_096,
         full_retry: Duration::from_millis(1),
+        ..Options::default()
     }
 }
 

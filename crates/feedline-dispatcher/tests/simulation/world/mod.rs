@@ -27,6 +27,7 @@ mod faults;
 mod workers;
 
 use crate::history::{History, MOST_STEPS};
+use crate::layout::Layout;
 use crate::random::Random;
 use feedline_client::{Action, Begin, Checkpoint, Client, Config, Error, merge_checkpoints};
 use feedline_dispatcher::{Event, Limits, Presence, State, decide};
@@ -98,43 +99,6 @@ impl Setup {
             saves: *random.pick(&[30, 150, 500]),
             client_timeout: *random.pick(&[1_500, 8_000]),
             dispatcher_faults: 4,
-        }
-    }
-}
-
-/// What the windows of an incarnation's first epoch hold.
-#[derive(Debug)]
-struct Layout {
-    epoch: u64,
-    /// Steps of the whole epoch that are left, in order; all, if absent.
-    left: Option<Vec<u64>>,
-    first: Windows,
-    whole: Windows,
-}
-
-impl Layout {
-    fn new(start: &Start, whole: Windows) -> Self {
-        let left = start
-            .position
-            .strip_prefix("left:")
-            .map(|list| list.split(',').filter_map(|step| step.parse().ok()).collect::<Vec<u64>>());
-        Self { epoch: start.epoch.0, left, first: start.windows, whole }
-    }
-
-    fn windows(&self, epoch: u64) -> &Windows {
-        if epoch == self.epoch { &self.first } else { &self.whole }
-    }
-
-    fn steps_of(&self, epoch: u64, window: Window) -> u64 {
-        self.windows(epoch).steps_of(window)
-    }
-
-    /// The step of the whole epoch at an offset of a window.
-    fn step(&self, epoch: u64, window: Window, offset: u64) -> u64 {
-        let at = window.0 * self.whole.steps + offset;
-        match &self.left {
-            Some(left) if epoch == self.epoch => left[at as usize],
-            _ => at,
         }
     }
 }

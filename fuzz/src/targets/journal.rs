@@ -17,7 +17,13 @@ fn segment() -> PathBuf {
 
 fn options() -> Options {
     let full_retry = Duration::from_millis(1);
-    Options { version: 1, segment_bytes: 1 << 20, reserve_bytes: 4096, full_retry }
+    Options {
+        version: 1,
+        segment_bytes: 1 << 20,
+        reserve_bytes: 4096,
+        full_retry,
+        own_thread: true,
+    }
 }
 
 type Opened = feedline_journal::Result<(Journal, Vec<Vec<u8>>)>;

@@ -136,7 +136,7 @@ impl Assembly {
                     self.dealt = None;
                     let epoch = self.dealer.start().epoch;
                     let mut padding = Group::new(epoch, Vec::new(), Vec::new(), false, 0);
-                    padding.allocate(&self.pipeline, &self.pool)?;
+                    padding.allocate(&self.pipeline, &self.pool, false)?;
                     self.batch = self.arranger.group(padding)?;
                 }
             }

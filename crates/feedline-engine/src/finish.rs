@@ -105,7 +105,7 @@ impl Finish {
         let epoch = EpochSeed { seed: self.seed, epoch: start.epoch };
         let mut cursor = Cursor::new(epoch);
         let mut group = Group::new(start.epoch, places.clone(), Vec::new(), false, 0);
-        group.allocate(&self.pipeline, &self.pool)?;
+        group.allocate(&self.pipeline, &self.pool, false)?;
         let mut workspace = self.workspace();
         let (mut good, mut bad) = (good.into_iter().peekable(), bad.into_iter().peekable());
         for (row, place) in places.into_iter().enumerate() {

@@ -136,16 +136,23 @@ impl Group {
         }
     }
 
-    /// Takes its memory, if it has none yet.
+    /// Takes its memory, if it has none yet. One row alone needs none if it is only `passed_on`: it may
+    /// lie in memory that others read too.
     ///
     /// # Errors
     ///
     /// If there is not so much.
-    pub(crate) fn allocate(&mut self, pipeline: &Pipeline, pool: &Pool) -> Result<()> {
+    pub(crate) fn allocate(
+        &mut self,
+        pipeline: &Pipeline,
+        pool: &Pool,
+        passed_on: bool,
+    ) -> Result<()> {
         if self.allocated || self.loose {
             return Ok(());
         }
-        (self.columns, self.bytes) = columns(pipeline, pool, self.rows(), true)?;
+        let rows = self.rows();
+        (self.columns, self.bytes) = columns(pipeline, pool, rows, passed_on && rows == 1)?;
         self.allocated = true;
         Ok(())
     }
@@ -283,7 +290,7 @@ pub(crate) fn split_columns(
 }
 
 /// Memory for the rows of a batch: one buffer for each field of a fixed size, with room for padding
-/// where the plan pads. Also says how many bytes it is.
+/// where the plan pads, unless rows bring their own. Also says how many bytes it is.
 ///
 /// # Errors
 ///
@@ -292,13 +299,13 @@ pub(crate) fn columns(
     pipeline: &Pipeline,
     pool: &Pool,
     rows: usize,
-    pads: bool,
+    own: bool,
 ) -> Result<(Vec<Column>, usize)> {
-    let padded = pipeline.batch.as_ref().filter(|batch| batch.pad && pads);
+    let padded = pipeline.batch.as_ref().filter(|batch| batch.pad);
     let room = padded.map_or(rows, |batch| batch.size);
     // Rows that are sorted by their lengths wait for their batch, each by itself.
-    let sorted = pipeline.bucket.is_some();
-    let bytes = |field: &Field| field.bytes().filter(|_| !sorted);
+    let apart = pipeline.bucket.is_some() || own && room == rows;
+    let bytes = |field: &Field| field.bytes().filter(|_| !apart);
     let column = |field: &Field| {
         Ok(match bytes(field) {
             Some(bytes) => Column::Slots(Slots::new(pool, room, bytes)?),
@@ -338,8 +345,18 @@ pub(crate) fn stack_columns(
             }
             Column::Rows(parts) => {
                 let parts: Option<Vec<Tensor>> = parts.into_iter().take(rows).collect();
-                let parts =
+                let mut parts =
                     parts.ok_or_else(|| Error::Internal("a row of a batch is missing".into()))?;
+                // One row that was left where it is.
+                if rows == 1
+                    && room.rows <= 1
+                    && field.bytes().is_some()
+                    && pipeline.bucket.is_none()
+                    && let Some(one) = parts.pop()
+                {
+                    fields.push((field.name, stacked(field, 1, one.into_buffer())?));
+                    continue;
+                }
                 let (tensor, own) = column_of(pipeline, number, parts, room, indices, pool)?;
                 lengths.extend(own);
                 tensor

@@ -270,7 +270,7 @@ impl Queue {
         // A group of padding alone is ready as it is.
         if rows == 0
             && !loose
-            && let Err(error) = group.allocate(&lane.pipeline, &lane.pool)
+            && let Err(error) = group.allocate(&lane.pipeline, &lane.pool, false)
         {
             return Group::broken(epoch, error);
         }
@@ -417,7 +417,8 @@ impl Queue {
         if group.is_allocated() {
             return;
         }
-        match group.allocate(&lane.pipeline, &lane.pool) {
+        let passed_on = lane.options.delivery == Delivery::Stretches;
+        match group.allocate(&lane.pipeline, &lane.pool, passed_on) {
             Ok(()) => self.open_bytes += group.bytes,
             Err(error) => {
                 *group = Group::broken(group.epoch, error);

@@ -32,7 +32,7 @@ pub(crate) struct Filling {
 impl Filling {
     fn new(lane: &Lane) -> Result<Self> {
         let size = lane.pipeline.stretch();
-        let (columns, bytes) = columns(&lane.pipeline, &lane.pool, size, true)?;
+        let (columns, bytes) = columns(&lane.pipeline, &lane.pool, size, false)?;
         Ok(Self {
             columns,
             claimed: 0,

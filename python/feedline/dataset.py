@@ -584,7 +584,8 @@ class Dataset:
         With `order="exact"` consumer i of n gets, bit for bit, what rank i of n gets locally, and the
         states of both fit each other. With `order="any"` batches go to whoever asks first; each sample
         is seen exactly once an epoch, over what the clients' checkpoints remember, or at most once if
-        `visitation` says so. Visitation "per-worker" goes through all data once for each worker, in an
+        `visitation` says so. A "relaxed" job shares what workers compute for others and leaves out what
+        they no longer have, to keep pace with these; alone it leaves out nothing. "per-worker" goes through all data once for each worker, in an
         order of its own; "by-index" and "by-file" part the samples or the files between the workers,
         each of which prepares its own part while it lives. `streams` is the number of such passes or
         parts; a job of one consumer has as many as there are workers unless it is given.

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .dataset import Dataset
 
 
-Visitation = Literal["exactly-once", "at-most-once", "per-worker", "by-index", "by-file"]
+Visitation = Literal[
+    "exactly-once", "at-most-once", "relaxed", "per-worker", "by-index", "by-file"
+]
 
 # What the environment may say of other services.
 _TRUST = (

@@ -54,8 +54,10 @@ pub(crate) fn job(given: &Bound<'_, PyDict>) -> PyResult<(Arc<dyn Control>, Job)
             }
             "visitation" => {
                 let streams = |by| Some(Streams { by, count: 0 });
-                (job.visitation, job.streams) = match value.extract::<String>()?.as_str() {
-                    "exactly-once" => (Visitation::ExactlyOnce, None),
+                let text: String = value.extract()?;
+                job.relaxed = text == "relaxed";
+                (job.visitation, job.streams) = match text.as_str() {
+                    "exactly-once" | "relaxed" => (Visitation::ExactlyOnce, None),
                     "at-most-once" => (Visitation::AtMostOnce, None),
                     "per-worker" => (Visitation::ExactlyOnce, streams(Parting::Copies)),
                     "by-index" => (Visitation::ExactlyOnce, streams(Parting::Samples)),
@@ -63,7 +65,7 @@ pub(crate) fn job(given: &Bound<'_, PyDict>) -> PyResult<(Arc<dyn Control>, Job)
                     other => {
                         let wrong = format!(
                             "visitation={other:?} is none of \"exactly-once\", \"at-most-once\", \
-                             \"per-worker\", \"by-index\", \"by-file\""
+                             \"relaxed\", \"per-worker\", \"by-index\", \"by-file\""
                         );
                         return Err(PyValueError::new_err(wrong));
                     }

@@ -37,6 +37,9 @@ pub struct Job {
     pub visitation: Visitation,
     /// What an epoch consists of, if it is not the data once. A count of 0 is the number of workers.
     pub streams: Option<Streams>,
+    /// Whether it may leave out what workers have computed for other jobs and no longer have, to keep
+    /// pace with these.
+    pub relaxed: bool,
     /// Steps in a window; 0 for about 512 samples.
     pub window: u64,
     /// Bytes that may be received and not used.
@@ -58,6 +61,7 @@ impl Job {
             order: Order::Exact,
             visitation: Visitation::ExactlyOnce,
             streams: None,
+            relaxed: false,
             window: 0,
             memory: 256 << 20,
             patience: Duration::from_secs(300),
@@ -353,6 +357,7 @@ impl Remote {
         };
         // Whoever joins the job has to mean the same by it.
         let and = streams.map_or(String::new(), |streams| format!(", {streams}"));
+        let and = if job.relaxed { format!("{and}, relaxed") } else { and };
         let description = Description {
             dataset: format!("{}:seed {}{and}", self.dataset, options.seed.0),
             visitation: job.visitation,
@@ -375,6 +380,7 @@ impl Remote {
             with_index: options.with_index,
             sorted: self.pipeline.bucket.is_some(),
             rounds: options.rounds,
+            relaxed: job.relaxed,
             memory: job.memory,
             stream: job.stream.clone(),
             finish: self.finish.clone(),
@@ -491,6 +497,11 @@ fn check(pipeline: &Pipeline, job: &Job, options: &Options) -> Result<()> {
         return Err(Error::pipeline(
             "with order \"exact\" every sample is seen exactly once; other visitations go with order \
              \"any\"",
+        ));
+    }
+    if job.relaxed && (job.order == Order::Exact || job.local_from.is_some()) {
+        return Err(Error::pipeline(
+            "visitation \"relaxed\" goes with order \"any\" and without local_from",
         ));
     }
     let streams = job.streams.is_some();

@@ -240,6 +240,7 @@ impl Fleet {
             rounds: false,
             with_index: false,
             rows: false,
+            relaxed: false,
             save: Some(SaveShard { folder: folder.to_owned(), shard }),
         };
         connection.request(&ask.encode()).map_err(|_| Failed::Elsewhere)?;

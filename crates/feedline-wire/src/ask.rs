@@ -45,6 +45,9 @@ pub struct Ask {
     /// Whether samples are wanted by themselves, since the rest of their steps is taken elsewhere.
     #[serde(default)]
     pub rows: bool,
+    /// Whether steps that other jobs are past, and that would have to be computed again, may come empty.
+    #[serde(default)]
+    pub relaxed: bool,
     /// What is to be written to a folder, instead of any steps. What is sent then is progress: in each
     /// batch the numbers `places` and `bytes` since the one before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,6 +111,7 @@ mod tests {
             rounds: true,
             with_index: true,
             rows: false,
+            relaxed: true,
             save: Some(SaveShard { folder: "/data/out".into(), shard: 3 }),
         };
         assert_eq!(Ask::decode(&ask.encode()).unwrap(), ask);

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// A window that is being computed.
 pub(crate) struct Production {
+    /// Who began it.
+    pub job: JobId,
     rank: u64,
     world: u64,
     end: u64,
@@ -34,9 +36,15 @@ pub(crate) enum Driven {
 }
 
 impl Production {
-    pub(crate) fn new(run: WindowRun, rank: u64, world: u64, first: u64, steps: u64) -> Self {
+    pub(crate) fn new(
+        job: JobId,
+        run: WindowRun,
+        (rank, world): (u64, u64),
+        first: u64,
+        steps: u64,
+    ) -> Self {
         let making = Mutex::new(Making { run, next: first });
-        Self { rank, world, end: first.saturating_add(steps), making }
+        Self { job, rank, world, end: first.saturating_add(steps), making }
     }
 
     /// Whether the stretch may still come from here.

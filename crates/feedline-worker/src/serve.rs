@@ -128,6 +128,10 @@ impl Shared {
                     if self.shelf.is_over(&line, number) {
                         return Ok(());
                     }
+                    if ask.relaxed && making.is_none() && self.shelf.is_past(&line, number, ask.job)
+                    {
+                        break (Rows::Some { good: Vec::new(), bad: Vec::new() }, true);
+                    }
                 }
                 let production = match &making {
                     Some(production) => production,
@@ -236,10 +240,16 @@ impl Shared {
             let window =
                 Window { from: first, every_rank: true, ..window(start, ask, ask.first, 1) };
             let run = self.run(opened, ask, &window)?;
-            return Ok(Arc::new(Production::new(run, 0, 1, first * ask.world, u64::MAX)));
+            return Ok(Arc::new(Production::new(
+                ask.job,
+                run,
+                (0, 1),
+                first * ask.world,
+                u64::MAX,
+            )));
         }
         let run = self.run(opened, ask, &window(start, ask, first, steps))?;
-        Ok(Arc::new(Production::new(run, ask.rank, ask.world, first, steps)))
+        Ok(Arc::new(Production::new(ask.job, run, (ask.rank, ask.world), first, steps)))
     }
 
     fn run(&self, opened: &Opened, ask: &Ask, window: &Window) -> Result<WindowRun> {

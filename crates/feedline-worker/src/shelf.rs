@@ -18,7 +18,7 @@ use feedline_core::{Result, Rows};
 use feedline_wire::control::DatasetId;
 use feedline_wire::{JobId, Part};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -90,6 +90,8 @@ pub(crate) struct Known {
     shared: AtomicBool,
     /// Held by whoever looks for a production and may begin one.
     beginning: Mutex<()>,
+    /// Every stretch that was made comes before this one.
+    end: AtomicU64,
 }
 
 impl Known {
@@ -129,6 +131,7 @@ impl Shelf {
                     is_round,
                     shared: AtomicBool::new(false),
                     beginning: Mutex::default(),
+                    end: AtomicU64::new(0),
                 });
                 inner.numbers.insert(line, Arc::clone(&known));
                 known
@@ -193,6 +196,20 @@ impl Shelf {
         inner.lines.get(&line.number).is_some_and(|place| place.rows.contains_key(&stretch))
     }
 
+    /// Whether a stretch is not here and nobody makes it, though later ones were made and are being made for
+    /// other jobs.
+    pub(crate) fn is_past(&self, line: &Known, stretch: u64, job: JobId) -> bool {
+        if stretch >= line.end.load(Ordering::Relaxed) || self.has(line, stretch) {
+            return false;
+        }
+        let busy = |place: &Place| {
+            let mut going_on = place.productions.iter().filter_map(Weak::upgrade);
+            going_on.any(|one| one.job != job)
+        };
+        let busy = self.lock().lines.get(&line.number).is_some_and(busy);
+        busy && self.find(line, stretch).is_none()
+    }
+
     /// The first stretch after this one that is here and belongs to the same of so many ranks.
     pub(crate) fn next_after(&self, line: &Known, stretch: u64, ranks: u64) -> Option<u64> {
         let inner = self.lock();
@@ -237,6 +254,7 @@ impl Shelf {
 
     /// Keeps a stretch, if several jobs may ask for it. One of them may have it already.
     pub(crate) fn put(&self, line: &Known, stretch: u64, rows: &Rows, taken: Option<JobId>) {
+        line.end.fetch_max(stretch.saturating_add(1), Ordering::Relaxed);
         let bytes = rows.bytes();
         if bytes > self.most || !line.is_shared() {
             return;

@@ -57,6 +57,8 @@ pub struct Settings {
     pub sorted: bool,
     /// Whether those batches are dealt to the clients in rounds.
     pub rounds: bool,
+    /// Whether steps that other jobs are past may come empty.
+    pub relaxed: bool,
     /// Bytes that may be received and not used.
     pub memory: usize,
     /// How connections to workers behave.
@@ -497,6 +499,7 @@ impl Shared {
             rounds: self.settings.rounds,
             with_index: self.settings.with_index,
             rows: self.settings.finish.is_some(),
+            relaxed: self.settings.relaxed,
             save: None,
         }
     }

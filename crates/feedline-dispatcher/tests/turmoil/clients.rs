@@ -357,6 +357,7 @@ impl Process {
             rounds: false,
             with_index: false,
             rows: false,
+            relaxed: false,
             save: None,
         };
         let link = self.idle.borrow_mut().get_mut(&worker).and_then(Vec::pop);

@@ -56,6 +56,50 @@ fn jobs_that_compute_the_same_share_the_work() {
 }
 
 #[test]
+fn a_relaxed_job_leaves_out_what_others_are_past() {
+    let fixtures = Fixtures::new();
+    let pipeline = open("range count=400 | sleep ms=1 | batch size=4", &fixtures).unwrap();
+    let start = |service: &Service, relaxed: bool| {
+        // Of its one window, a client has no more than a few steps ahead.
+        let one = job(&service.name(), Order::Any);
+        let job = Job { relaxed, window: 100, memory: 4096, ..one };
+        service.start(&pipeline, &fixtures, None, job, options(0, 1)).unwrap()
+    };
+    let rest = |run: &mut Remote| {
+        let mut seen = Vec::new();
+        while let Some(batch) = next(run).unwrap() {
+            seen.extend(batch.indices.unwrap());
+        }
+        seen
+    };
+    // Alone, it leaves out nothing.
+    let mut alone = rest(&mut start(&Service::new(1), true));
+    alone.sort_unstable();
+    assert_eq!(alone, (0..400).collect::<Vec<_>>());
+
+    let service = Service::new(1);
+    let mut first = start(&service, false);
+    let mut seen: Vec<u64> = Vec::new();
+    for _ in 0..50 {
+        seen.extend(next(&mut first).unwrap().unwrap().indices.unwrap());
+    }
+    let (others, mut late) = std::thread::scope(|scope| {
+        let late = scope.spawn(|| rest(&mut start(&service, true)));
+        (rest(&mut first), late.join().unwrap())
+    });
+    seen.extend(others);
+    seen.sort_unstable();
+    assert_eq!(seen, (0..400).collect::<Vec<_>>());
+    late.sort_unstable();
+    assert!(late.windows(2).all(|pair| pair[0] < pair[1]), "nothing comes twice");
+    assert!(late.len() <= 240, "{} of what was long past came", late.len());
+    // When nobody is ahead any more, there is nobody to keep pace with.
+    let mut after = rest(&mut start(&service, true));
+    after.sort_unstable();
+    assert_eq!(after, (0..400).collect::<Vec<_>>());
+}
+
+#[test]
 fn the_last_steps_can_be_taken_by_the_client() {
     let fixtures = Fixtures::new();
     let service = Service::new(2);

@@ -113,7 +113,7 @@ import sys
 import feedline as fl
 print("begins", flush=True)
 try:
-    fl.range(2000).sleep(2).save(sys.argv[1], rows=50, threads=2)
+    fl.range(2000).sleep(10).save(sys.argv[1], rows=50, threads=2)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -129,10 +129,10 @@ def test_ctrl_c_stops_cleanly_and_a_second_call_goes_on(tmp_path: Path):
     while len(list(out.glob("*.arrow"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     child.send_signal(signal.SIGINT)
-    assert child.communicate(timeout=30)[0] == "interrupted\n"
+    assert child.communicate(timeout=30)[0] == "interrupted\n", f"it ended with {child.returncode}"
     there = sorted(path.name for path in out.iterdir())
     assert 3 <= len(there) < 41 and not [name for name in there if name.endswith(".tmp")], there
-    saved = fl.range(2000).sleep(2).save(out, rows=50, threads=64)
+    saved = fl.range(2000).sleep(10).save(out, rows=50, threads=64)
     assert saved.written == 40 - (len(there) - 1)
     assert ids(fl.arrow(out)) == list(range(2000))
 

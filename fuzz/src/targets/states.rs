@@ -141,6 +141,7 @@ pub fn ask_corpus() -> Vec<Vec<u8>> {
         rounds: false,
         with_index: true,
         rows: false,
+        relaxed: false,
         save: Some(SaveShard { folder: "/data/out".into(), shard: 2 }),
     };
     let position = Position { tail: 24, epoch: 1, ..Position::default() };

@@ -64,9 +64,6 @@ impl Tensor {
     }
 }
 
-/// Values of so few bytes are copied, if they are ours: memory of Python's own costs less than a share in it.
-const SMALL: usize = 64;
-
 /// The names of element types, made once.
 static DTYPES: [PyOnceLock<Py<PyString>>; 16] = [const { PyOnceLock::new() }; 16];
 
@@ -105,7 +102,8 @@ pub(crate) fn export<'py>(py: Python<'py>, tensor: CoreTensor) -> PyResult<Bound
     let name = &DTYPES[dtype as usize];
     let name = name.get_or_init(py, || PyString::intern(py, dtype.name()).unbind()).bind(py);
     let own = !tensor.buffer().is_some_and(Buffer::is_foreign);
-    let memory = if own && tensor.data().len() <= SMALL {
+    // One number is copied: memory of Python's own costs less than a share in ours.
+    let memory = if own && tensor.shape().is_empty() {
         PyByteArray::new(py, tensor.data()).into_any()
     } else {
         let memory = match tensor.into_buffer().try_mut() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -187,17 +188,27 @@ def feedline_threads() -> int:
     return count
 
 
+def ends_with(threads: int) -> bool:
+    """A thread that has ended is listed for a moment longer."""
+    deadline = time.monotonic() + 5
+    while feedline_threads() > threads and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return feedline_threads() <= threads
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_thread_is_left_behind(photos: Path):
+    # Loaders of earlier tests may not be collected yet.
+    gc.collect()
     before = feedline_threads()
     loader = image_pipeline(photos).loader(threads=3)
     next(iter(loader))
     assert feedline_threads() > before
     loader.close()
-    assert feedline_threads() == before
+    assert ends_with(before)
     for _ in image_pipeline(photos):
         break
-    assert feedline_threads() == before
+    assert ends_with(before)
 
 
 def test_closing_keeps_the_place():

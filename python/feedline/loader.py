@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -124,7 +125,10 @@ class Loader:
             except BaseException:
                 # An error, or Ctrl-C between two batches: nothing was delivered. The loader stands
                 # before the batch that failed, and the next loop goes on from there.
-                self._state, self._within = run.state(True), False
+                # Where nothing was delivered at all, it stands where it stood.
+                with contextlib.suppress(_core.StateError):
+                    self._state = run.state(True)
+                self._within = False
                 self._close()
                 raise
             if raw is None:

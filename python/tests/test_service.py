@@ -184,3 +184,12 @@ def test_the_status_tells_of_jobs_and_workers(cluster):
         assert [job["name"] for job in status["jobs"] if job["name"] == "status"]
         assert len(status["workers"]) == 2
         assert status["scale"]["present"] == 2
+
+
+def test_clients_that_mean_different_things_by_a_job_are_told(cluster):
+    settings = {"job": "torn", "order": "any", "consumers": 2}
+    with numbers().distribute(cluster.url, visitation="relaxed", consumer=0, **settings) as first:
+        next(iter(first))
+        with numbers().distribute(cluster.url, consumer=1, **settings) as second:
+            with pytest.raises(fl.StateError, match="was created with .* relaxed, and this client"):
+                next(iter(second))

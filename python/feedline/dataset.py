@@ -455,6 +455,28 @@ class Dataset:
         name = None if file is None else os.fspath(file)
         return self._then("on_error", policy=policy, count=count, share=share, file=name)
 
+    def cache(
+        self,
+        *,
+        ram: int | str | None = None,
+        disk: int | str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        admit: Literal["uniform", "cost"] = "uniform",
+    ) -> Self:
+        """Keeps samples as they are at this point, so that the steps before it are done once.
+
+        They are kept in `ram="4GB"`, on a `disk="200GB"` (below the folder `path`, by default in the
+        user's cache folder, shared by all processes and later runs), or in both. It admits samples until
+        it is full and gives none up. If there is no room for all it keeps any (`admit="uniform"`), or
+        those that save most time for each byte (`admit="cost"`).
+
+        What comes out is the same with and without it, so it may stand anywhere before the first step
+        that makes random choices: right after the source it keeps files as they are read, after `decode`
+        or `resize` what these have made of them. `loader.stats()["cache"]` says what it was good for.
+        """
+        place = None if path is None else os.fspath(path)
+        return self._then("cache", ram=ram, disk=disk, path=place, admit=admit)
+
     # --------------------------------------------------------------------------------- using it
 
     def loader(

@@ -5,6 +5,7 @@ use crate::pipeline::{Pipeline, options};
 use crate::process::Home;
 use crate::team::Team;
 use crate::tensor::{Names, export_batch};
+use feedline_cache::Allowed;
 use feedline_core::{Position, Result, Seed};
 use feedline_engine::{Next, Run as Local, State, Watch};
 use feedline_remote::Remote;
@@ -110,6 +111,7 @@ impl Run {
     /// Starts at a state, or at the beginning of an epoch.
     #[new]
     fn new(
+        py: Python<'_>,
         pipeline: &Pipeline,
         state: Option<&str>,
         epoch: u64,
@@ -127,6 +129,9 @@ impl Run {
                 .map_err(raise)?,
         };
         let store = Arc::clone(&pipeline.store);
+        let memory = feedline_engine::machine_memory();
+        let attach = || feedline_cache::attach(&opened, memory, &Allowed::default());
+        py.detach(attach).map_err(raise)?;
         let run = match team {
             None => Local::start(Arc::clone(&opened), store, position, options),
             Some(team) => {

@@ -37,7 +37,7 @@ struct Report {
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     let length = duration(args.seconds)?;
-    let opened = args.plan.open()?;
+    let opened = args.plan.open_to_run()?;
     let pipeline = opened.pipeline;
     let options = args.run.options(None)?;
     let started = Instant::now();

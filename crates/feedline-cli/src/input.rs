@@ -77,6 +77,14 @@ impl PlanArg {
         let pipeline = Pipeline::open(&plan, &*store, &blobs)?;
         Ok(Opened { pipeline: Arc::new(pipeline), store })
     }
+
+    /// As [`PlanArgs::open`], with the cache that the plan asks for.
+    pub(crate) fn open_to_run(&self) -> Result<Opened> {
+        let opened = self.open()?;
+        let memory = feedline_engine::machine_memory();
+        feedline_cache::attach(&opened.pipeline, memory, &feedline_cache::Allowed::default())?;
+        Ok(opened)
+    }
 }
 
 /// Whether a text that names no file is meant as a plan.

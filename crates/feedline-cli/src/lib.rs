@@ -3,7 +3,7 @@
 //! ```text
 //!  check    is it right?            run      go through it        demo    see what Feedline does
 //!  explain  what will happen?       bench    how fast is it?      steps   what can be written?
-//!  peek     what comes out?         save     keep what comes out
+//!  peek     what comes out?         save     keep what comes out  cache   what is kept between epochs?
 //!
 //!  dispatcher  worker  cluster   run a service        status  top  job  journal   look after it
 //!  certs  token                  let its parts know each other
@@ -13,6 +13,7 @@
 //! `--json`, as one JSON document; progress and errors go to stderr.
 
 mod bench;
+mod cache;
 mod check;
 mod demo;
 mod explain;
@@ -69,6 +70,8 @@ enum Command {
     Peek(peek::Args),
     /// Measure a pipeline: throughput, CPU time and memory, step by step
     Bench(bench::Args),
+    /// Look at what is kept on the disk from one epoch to the next, or remove it
+    Cache(cache::Args),
     /// Check a pipeline without touching its data
     Check(check::Args),
     /// List the steps that a pipeline can be made of
@@ -117,6 +120,7 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Explain(args) => explain::run(&args, &output),
         Command::Peek(args) => peek::run(&args, &output),
         Command::Bench(args) => bench::run(&args, &output),
+        Command::Cache(args) => cache::run(&args, &output),
         Command::Check(args) => check::run(&args, &output),
         Command::Steps => steps::run(&output),
         Command::Dispatcher(args) => service::dispatcher::run(&args, &output),

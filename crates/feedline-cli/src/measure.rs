@@ -1,6 +1,7 @@
 //! What a run cost: time, CPU, memory; the same figures for `run` and `bench`.
 
 use crate::output::{Output, Table, bytes, count, number, seconds, share};
+use feedline_core::CacheStats;
 use feedline_engine::{Stats, StepStats};
 use serde::Serialize;
 
@@ -39,6 +40,8 @@ pub(crate) struct Figures {
     pub(crate) threads_busy_share: f64,
     pub(crate) peak_memory_bytes: Option<u64>,
     pub(crate) steps: Vec<StepStats>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache: Option<CacheStats>,
 }
 
 impl Figures {
@@ -74,6 +77,7 @@ impl Figures {
             threads_busy_share: (per_second(busy) / after.threads.max(1) as f64).min(1.0),
             peak_memory_bytes: peak_memory(),
             steps: steps_between(&before.steps, &after.steps),
+            cache: after.cache.clone(),
         }
     }
 
@@ -94,6 +98,15 @@ impl Figures {
         );
         if self.bytes_read > 0 {
             row("read", bytes(self.bytes_read as f64), "");
+        }
+        if let Some(cache) = &self.cache {
+            let kept = cache.ram_bytes + cache.disk_bytes;
+            let saved = format!(
+                "of samples since the start; {} kept, {} of work and waiting saved",
+                bytes(kept as f64),
+                seconds(cache.seconds_saved)
+            );
+            row("found", share(cache.hit_rate()), &saved);
         }
         row("CPU", seconds(self.cpu_seconds_per_1000_samples), "per 1,000 samples");
         if let Some(first) = self.first_batch_seconds {

@@ -34,7 +34,7 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
-    let opened = args.plan.open()?;
+    let opened = args.plan.open_to_run()?;
     let pipeline = opened.pipeline;
     let options = args.run.options(Some(args.epochs))?;
     let limit = args.limit_batches.unwrap_or(u64::MAX);

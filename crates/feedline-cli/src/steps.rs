@@ -20,10 +20,11 @@ struct Listed {
 }
 
 /// How steps act, in the order in which data meets them.
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 7] = [
     ("source", "give samples; a pipeline begins with one"),
     ("order", "choose samples, or say in which order they come"),
     ("sample", "change each sample"),
+    ("cache", "keep samples from one epoch to the next"),
     ("batch", "bring samples together"),
     ("policy", "say what happens to bad samples"),
     ("other", "other steps"),
@@ -77,6 +78,7 @@ fn ask(name: &'static str) -> Listed {
         Some(Step::Order(_)) => "order",
         Some(Step::Map(_)) => "sample",
         Some(Step::Batch(_) | Step::Bucket(_)) => "batch",
+        Some(Step::Cache(_)) => "cache",
         Some(Step::Policy(_)) => "policy",
         None => "other",
     };

@@ -282,8 +282,17 @@ impl BufferMut {
     /// If there is not so much memory.
     #[must_use]
     pub fn new(length: usize) -> Self {
+        Self::try_new(length).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A zeroed buffer outside any pool, of exactly so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// If there is not so much memory.
+    pub fn try_new(length: usize) -> Result<Self> {
         let block = Block::allocate(length, Weak::new());
-        Self { block: block.unwrap_or_else(|| panic!("{}", no_memory(length))), length }
+        Ok(Self { block: block.ok_or_else(|| no_memory(length))?, length })
     }
 
     /// Writable bytes that something else owns: memory that other processes map as well.

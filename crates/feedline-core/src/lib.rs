@@ -9,6 +9,7 @@
 
 mod batch;
 mod buffer;
+mod cache;
 mod cancel;
 mod dtype;
 mod error;
@@ -26,6 +27,7 @@ mod tensor;
 
 pub use batch::Batch;
 pub use buffer::{ALIGNMENT, Buffer, BufferMut, Pool, RowsMut, Slots, most_held};
+pub use cache::{Cache, CacheStats, Cost, Fetch, Found, Stored};
 pub use cancel::Cancel;
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};

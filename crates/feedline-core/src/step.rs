@@ -257,6 +257,12 @@ pub trait Map: Send + Sync {
     fn is_fused(&self) -> bool {
         false
     }
+
+    /// Whether what it gives depends on the size that a step after it asks for, so that it cannot be
+    /// kept as it is.
+    fn is_open(&self) -> bool {
+        false
+    }
 }
 
 /// What a step needs to be read before it can work.

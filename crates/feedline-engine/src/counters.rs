@@ -1,6 +1,6 @@
 //! Everything counts itself: what the run did, and where its time went.
 
-use feedline_core::StepTime;
+use feedline_core::{CacheStats, StepTime};
 use serde::Serialize;
 
 /// What one thread counted since it last reported.
@@ -99,6 +99,9 @@ pub struct Stats {
     pub memory_used: usize,
     /// Time of each step, source first.
     pub steps: Vec<StepStats>,
+    /// What is kept from one epoch to the next, if anything is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheStats>,
 }
 
 /// What the tuner has chosen.

@@ -194,10 +194,11 @@ fn tuned(options: &Options) -> Vec<&'static str> {
 /// Per-sample steps, those that run in one pass put together.
 fn sample_stages(pipeline: &Pipeline) -> Vec<Stage> {
     let mut stages: Vec<(bool, Vec<String>)> = Vec::new();
-    for map in &pipeline.maps {
+    for (at, map) in pipeline.maps.iter().enumerate() {
         let fused = map.map.is_fused();
+        let kept = pipeline.cache.as_ref().is_some_and(|point| point.after == at && at > 0);
         match stages.last_mut() {
-            Some((true, steps)) if fused => steps.push(map.call.clone()),
+            Some((true, steps)) if fused && !kept => steps.push(map.call.clone()),
             _ => stages.push((fused, vec![map.call.clone()])),
         }
     }
@@ -214,10 +215,25 @@ fn sample_stages(pipeline: &Pipeline) -> Vec<Stage> {
             _ => "one after another, on the sample's thread",
         }
     };
-    stages
-        .into_iter()
-        .map(|(fused, steps)| Stage { stage: "sample", how: how(fused, &steps).into(), steps })
-        .collect()
+    let (mut all, mut steps_before) = (Vec::new(), 0);
+    for (fused, steps) in stages {
+        all.extend(cache_stage(pipeline, steps_before));
+        steps_before += steps.len();
+        all.push(Stage { stage: "sample", how: how(fused, &steps).into(), steps });
+    }
+    all.extend(cache_stage(pipeline, steps_before));
+    all
+}
+
+/// Where samples are kept, if that is after so many steps.
+fn cache_stage(pipeline: &Pipeline, steps: usize) -> Option<Stage> {
+    let point = pipeline.cache.as_ref().filter(|point| point.after == steps)?;
+    let call = pipeline.plan.calls().iter().find(|call| call.step == "cache")?;
+    let how = format!(
+        "samples are kept as they are here, until it is full; identity {}",
+        short(&point.identity)
+    );
+    Some(Stage { stage: "cache", steps: vec![call.to_string()], how })
 }
 
 fn short(hash: &str) -> String {

@@ -3,9 +3,11 @@
 use crate::group::Chunk;
 use crate::lane::Lane;
 use feedline_core::{
-    Address, Attempt, Buffer, BufferMut, Cut, Error, Result, Sample, StepTime, Value,
+    Address, Attempt, Buffer, BufferMut, Cost, Cut, Error, Fetch, Result, Sample, StepTime, Stored,
+    Value,
 };
 use feedline_ops::Task;
+use std::time::Instant;
 
 /// Records beyond this are refused before memory is asked for.
 const LARGEST_RECORD: u64 = 4 << 30;
@@ -22,16 +24,27 @@ pub(crate) struct Parked {
     pub times: Vec<StepTime>,
     pub nanos: u64,
     pub held: usize,
+    /// What it took so far, where samples are kept.
+    pub cost: Cost,
 }
 
 /// Where a sample was left.
 pub(crate) enum Stage {
-    /// Its record has to be read.
-    Record(BufferMut),
+    /// It was kept, and has to be waited for.
+    Stored { stored: Box<dyn Stored>, found: Option<Box<Sample>> },
+    /// Its record has to be read; then it may be shown to be kept.
+    Record { buffer: BufferMut, show: bool },
     /// A step needs a field.
     Field { task: Box<Task>, field: usize, reading: Reading },
     /// It is through all steps, and a field has to be read to be written.
     Value { sample: Box<Half>, reading: Reading },
+}
+
+impl Stage {
+    /// Whether what is read is all of a sample, to be kept, and perhaps more than its steps need.
+    pub(crate) fn is_shown(&self) -> bool {
+        matches!(self, Self::Field { task, .. } if task.is_shown())
+    }
 }
 
 /// Bytes on their way into a buffer, or straight into the row if there is none.
@@ -73,13 +86,21 @@ impl Half {
 impl Parked {
     /// Reads what it waits for.
     pub(crate) fn read(&mut self, lane: &Lane) {
+        let start = Instant::now();
         self.result = self.try_to_read(lane);
+        self.cost.wait += start.elapsed().as_nanos() as u64;
     }
 
     fn try_to_read(&mut self, lane: &Lane) -> Result<()> {
         let store = &*lane.store;
         match &mut self.stage {
-            Stage::Record(buffer) => match lane.pipeline.source.locate(self.address.index) {
+            Stage::Stored { stored, found } => {
+                if let Fetch::Sample(sample) = stored.fetch(&lane.pool, true) {
+                    *found = Some(Box::new(sample));
+                }
+                Ok(())
+            }
+            Stage::Record { buffer, .. } => match lane.pipeline.source.locate(self.address.index) {
                 Some(extent) => store.read(extent, buffer),
                 None => Err(Error::Internal("nothing to read was left to a reader".into())),
             },
@@ -106,7 +127,8 @@ impl Parked {
     /// The bytes it will read.
     pub(crate) fn bytes(&self) -> usize {
         match &self.stage {
-            Stage::Record(buffer) => buffer.len(),
+            Stage::Stored { stored, .. } => stored.bytes(),
+            Stage::Record { buffer, .. } => buffer.len(),
             Stage::Field { task, field, .. } => task.wants(*field).map_or(0, |cut| cut.length()),
             Stage::Value { sample, .. } => {
                 let wants = sample.current.as_ref().and_then(Value::wants);

@@ -15,7 +15,7 @@ use crate::predict::{Features, Predictor};
 use crate::ready::{Claim, Ready};
 use crate::tune::{Ahead, Reads};
 use crate::{Delivery, Options};
-use feedline_core::{Cancel, Cursor, EpochSeed, Pool, Position, Store};
+use feedline_core::{Cache, Cancel, Cursor, EpochSeed, Pool, Position, Store};
 use feedline_ops::Pipeline;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +34,8 @@ const LARGE: u64 = 1 << 20;
 pub(crate) struct Lane {
     pub pipeline: Arc<Pipeline>,
     pub store: Arc<dyn Store>,
+    /// Where samples are kept from one epoch to the next.
+    pub cache: Option<Arc<dyn Cache>>,
     pub options: Options,
     pub budget: Budget,
     pub pool: Pool,
@@ -57,8 +59,10 @@ impl Lane {
         let budget = Budget::new(&pipeline, &options, threads);
         let length = pipeline.source.length().max(1);
         let large = pipeline.source.stored_bytes().unwrap_or(0) / length >= LARGE;
+        let cache = pipeline.cache.as_ref().and_then(|point| point.attached.get().cloned());
         Self {
             large,
+            cache,
             pipeline,
             store,
             options,

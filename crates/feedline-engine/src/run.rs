@@ -340,6 +340,7 @@ impl Watch {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let Some(crew) = self.crew.upgrade() else { return Stats::default() };
+        let cache = self.lane.cache.as_ref().map(|cache| cache.stats());
         let mut state = crew.shared.lock();
         let active = state.active.limit;
         let queue = state.queue(self.number).filter(|q| Arc::ptr_eq(&q.lane, &self.lane));
@@ -369,6 +370,7 @@ impl Watch {
             tuned: Tuned { threads: active, ahead: queue.ahead.limit, reads: queue.reads.limit },
             memory_used: self.lane.pool.used_bytes(),
             steps: step_table(&names, counters),
+            cache,
         }
     }
 }

@@ -45,6 +45,8 @@ const MOST_EPOCHS: u64 = 1 << 48;
 fn steps(pipeline: &Pipeline) -> Vec<String> {
     let calls = pipeline.plan.calls().iter().enumerate();
     calls
+        // What is kept where changes nothing that comes out.
+        .filter(|(_, call)| call.step != "cache")
         .map(|(at, call)| {
             // The source's arguments may name another folder on another machine: the manifest
             // says what is in it.

@@ -8,8 +8,8 @@ use crate::predict::Features;
 use crate::ready::Claim;
 use crate::team::{Job, Shared, State};
 use feedline_core::{
-    Address, Attempt, Buffer, Cursor, Error, Result, SampleSeed, StepTime, Tensor, Value,
-    Workspace, most_held,
+    Address, Attempt, Buffer, Cost, Cursor, Error, Fetch, Found, Result, Sample, SampleSeed,
+    StepTime, Tensor, Value, Workspace, most_held,
 };
 use feedline_ops::{Progress, Task};
 use std::any::Any;
@@ -37,6 +37,9 @@ struct Desk {
     cursor: Cursor,
     tally: Tally,
     seen: u64,
+    /// What the current sample took before `since`, where samples are kept.
+    cost: Cost,
+    since: Instant,
 }
 
 /// What came of a job.
@@ -173,7 +176,8 @@ fn desk<'a>(desks: &'a mut Vec<Option<Desk>>, number: usize, lane: &Arc<Lane>) -
         let mut workspace = lane.pipeline.workspace(lane.pool.clone(), false);
         workspace.cancel = lane.cancel.clone();
         let (cursor, tally) = (Cursor::new(lane.seed(0)), Tally::default());
-        Desk { lane: Arc::clone(lane), workspace, cursor, tally, seen: 0 }
+        let (cost, since) = (Cost::default(), Instant::now());
+        Desk { lane: Arc::clone(lane), workspace, cursor, tally, seen: 0, cost, since }
     })
 }
 
@@ -239,6 +243,7 @@ impl Desk {
                         times: Vec::new(),
                         nanos: 0,
                         held: 0,
+                        cost: self.cost_so_far(),
                     });
                     (chunk, at) = (rest, 0);
                 }
@@ -269,9 +274,10 @@ impl Desk {
 
     /// Goes on with a sample whose bytes were waited for.
     fn resume(&mut self, parked: Parked) -> Outcome {
-        let Parked { mut chunk, address, stage, result, times, nanos, held } = parked;
+        let Parked { mut chunk, address, stage, result, times, nanos, held, cost } = parked;
         self.at_epoch(chunk.epoch);
         self.begin_sample();
+        self.cost = cost;
         let start = Instant::now();
         let _ = most_held();
         let features = chunk.features.take();
@@ -280,6 +286,9 @@ impl Desk {
         let read = result.map_err(|error| lane.pipeline.at(error, address.index, "read"));
         let went = match read {
             Ok(()) => self.caught(address, |desk| desk.go_on(&mut chunk, 0, address, stage)),
+            Err(error) if stage.is_shown() => {
+                self.caught(address, |desk| desk.make_in_part(&mut chunk, 0, address, error))
+            }
             Err(error) => Ok(Err(error)),
         };
         let spent = start.elapsed().as_nanos() as u64 + nanos;
@@ -300,8 +309,9 @@ impl Desk {
             Err(stage) => {
                 self.tally.reads_waited += 1;
                 chunk.features = features;
-                let (result, times, nanos) = (Ok(()), all, spent);
-                outcome.parked.push(Parked { chunk, address, stage, result, times, nanos, held });
+                let (result, times, nanos, cost) = (Ok(()), all, spent, self.cost_so_far());
+                let parked = Parked { chunk, address, stage, result, times, nanos, held, cost };
+                outcome.parked.push(parked);
                 outcome.over = false;
             }
         }
@@ -328,6 +338,15 @@ impl Desk {
         let costly = self.lane.cost.load(Ordering::Relaxed) >= CHEAP_NANOS;
         self.workspace.timing =
             self.lane.options.counters && (costly || self.seen.is_multiple_of(TIMED_ONE_IN));
+        if self.lane.cache.is_some() {
+            (self.cost, self.since) = (Cost::default(), Instant::now());
+        }
+    }
+
+    /// What the current sample has taken by now, where samples are kept.
+    fn cost_so_far(&self) -> Cost {
+        let work = self.cost.work + self.since.elapsed().as_nanos() as u64;
+        Cost { work, ..self.cost }
     }
 
     /// A sample from its start: finished, bad, or left where it waits.
@@ -338,14 +357,66 @@ impl Desk {
         address: Address,
     ) -> Result<Done, Stage> {
         let (row, index) = (chunk.first_row + at, address.index);
-        let went = self.caught(address, |desk| match desk.record(address) {
-            Ok(Fetched::Bytes(bytes)) => desk.begin(chunk, at, address, bytes),
-            Ok(Fetched::WouldWait(buffer)) => Err(Stage::Record(buffer)),
-            Err(error) => Ok(Err(error)),
+        let went = self.caught(address, |desk| {
+            let found = desk.lane.cache.as_ref().map(|cache| cache.find(index));
+            match found.unwrap_or(Found::Missing) {
+                Found::Here(sample) => desk.go_on_with(chunk, at, address, sample),
+                Found::Stored(mut stored) => match stored.fetch(&desk.lane.pool, false) {
+                    Fetch::Sample(sample) => desk.go_on_with(chunk, at, address, sample),
+                    Fetch::WouldWait => Err(Stage::Stored { stored, found: None }),
+                    Fetch::Gone => desk.make(chunk, at, address, true),
+                },
+                Found::Missing => desk.make(chunk, at, address, true),
+            }
         });
         let result = went?;
         self.tally.samples += 1;
         Ok(Done { row, index, result })
+    }
+
+    /// A sample that has to be made, from its record on, and perhaps shown to be kept.
+    fn make(
+        &mut self,
+        chunk: &mut Chunk,
+        at: usize,
+        address: Address,
+        show: bool,
+    ) -> Result<Row, Stage> {
+        match self.record(address) {
+            Ok(Fetched::Bytes(bytes)) => self.begin(chunk, at, address, bytes, show),
+            Ok(Fetched::WouldWait(buffer)) => Err(Stage::Record { buffer, show }),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// A sample that cannot be made whole to be kept. What later steps need of it may be good all the
+    /// same: whether a sample is bad must not depend on whether it is to be kept.
+    fn make_in_part(
+        &mut self,
+        chunk: &mut Chunk,
+        at: usize,
+        address: Address,
+        error: Error,
+    ) -> Result<Row, Stage> {
+        if error.is_record() { self.make(chunk, at, address, false) } else { Ok(Err(error)) }
+    }
+
+    /// A sample that was kept, from there on.
+    fn go_on_with(
+        &mut self,
+        chunk: &mut Chunk,
+        at: usize,
+        address: Address,
+        sample: Sample,
+    ) -> Result<Row, Stage> {
+        let after = self.lane.pipeline.cache.as_ref().map_or(0, |point| point.after);
+        let task = Task::resume(address, self.seed_of(address), sample, after);
+        self.steps(chunk, at, task)
+    }
+
+    fn seed_of(&self, address: Address) -> SampleSeed {
+        let Address { index, visit } = address;
+        SampleSeed { epoch: self.cursor.seed, source: 0, index, visit, output: 0 }
     }
 
     /// A panic in a step is an error of its sample.
@@ -379,6 +450,7 @@ impl Desk {
         }
         self.tally.reads += 1;
         self.tally.bytes_read += bytes as u64;
+        self.cost.bytes += bytes as u64;
     }
 
     fn begin(
@@ -387,11 +459,16 @@ impl Desk {
         at: usize,
         address: Address,
         bytes: Option<Buffer>,
+        show: bool,
     ) -> Result<Row, Stage> {
-        let Address { index, visit } = address;
-        let seed = SampleSeed { epoch: self.cursor.seed, source: 0, index, visit, output: 0 };
-        match Task::new(&self.lane.pipeline, address, bytes, seed) {
-            Ok(task) => self.steps(chunk, at, task),
+        match Task::new(&self.lane.pipeline, address, bytes, self.seed_of(address)) {
+            Ok(mut task) => {
+                let cache = self.lane.cache.as_ref().filter(|_| show);
+                if cache.is_some_and(|cache| cache.wants(address.index)) {
+                    task.show();
+                }
+                self.steps(chunk, at, task)
+            }
             Err(error) => Ok(Err(error)),
         }
     }
@@ -405,9 +482,13 @@ impl Desk {
         stage: Stage,
     ) -> Result<Row, Stage> {
         match stage {
-            Stage::Record(buffer) => {
+            Stage::Stored { found: Some(sample), .. } => {
+                self.go_on_with(chunk, at, address, *sample)
+            }
+            Stage::Stored { found: None, .. } => self.make(chunk, at, address, true),
+            Stage::Record { buffer, show } => {
                 self.count_read(None, buffer.len());
-                self.begin(chunk, at, address, Some(buffer.freeze()))
+                self.begin(chunk, at, address, Some(buffer.freeze()), show)
             }
             Stage::Field { mut task, field, reading } => {
                 if let Some(buffer) = reading.buffer {
@@ -439,6 +520,16 @@ impl Desk {
             let field = match task.advance(&lane.pipeline, &mut self.workspace) {
                 Ok(Progress::Finished) => break,
                 Ok(Progress::Reads(field)) => field,
+                Ok(Progress::Keeps) => match task.settle(&lane.pipeline, &mut self.workspace) {
+                    Ok(fields) => {
+                        let cost = self.cost_so_far();
+                        if let Some(cache) = &lane.cache {
+                            cache.keep(task.address.index, &fields, cost);
+                        }
+                        continue;
+                    }
+                    Err(error) => return self.make_in_part(chunk, at, task.address, error),
+                },
                 Err(error) => return Ok(Err(error)),
             };
             let index = task.address.index;
@@ -459,6 +550,9 @@ impl Desk {
                 Ok(Attempt::WouldWait) => {
                     let reading = Reading { buffer: Some(buffer), done };
                     return Err(Stage::Field { task: Box::new(task), field, reading });
+                }
+                Err(error) if task.is_shown() => {
+                    return self.make_in_part(chunk, at, task.address, error);
                 }
                 Err(error) => return bad(error),
             }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! [`Pipeline`] binds a plan's steps to each other and to the data, and [`plain`] runs it on one
-//! thread without buffers: that run defines what a pipeline means. Below the steps lie `codec/`
+//! thread without buffers: that run defines what a pipeline means. `keep/` holds the cache, which may stand
+//! between any of them and changes no result. Below the steps lie `codec/`
 //! (formats: encoded bytes to pixels, headers of arrays and scans) and `kernel/` (arithmetic on pixels
 //! and voxels), which know no step.
 
@@ -16,6 +17,7 @@ pub mod batch;
 pub mod codec;
 pub mod decode;
 pub mod image;
+pub mod keep;
 pub mod kernel;
 pub mod order;
 pub mod pipeline;
@@ -28,6 +30,6 @@ pub mod volume;
 mod registry;
 mod task;
 
-pub use pipeline::{BoundMap, Pipeline};
+pub use pipeline::{BoundMap, CachePoint, Pipeline};
 pub use registry::{Builtin, Step};
 pub use task::{Progress, Row, Task};

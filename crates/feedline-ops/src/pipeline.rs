@@ -6,15 +6,16 @@
 //! ```
 
 use crate::batch::{Batch, Buckets, Padded};
+use crate::keep;
 use crate::order::Shard;
 use crate::registry::{Builtin, Step};
 use feedline_core::{
-    Address, Before, Blobs, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy, Result,
-    SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
+    Address, Before, Blobs, Cache, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy,
+    Result, SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
 };
 use feedline_plan::{Call, Fingerprint, Plan};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A per-sample step in its place.
 pub struct BoundMap {
@@ -49,11 +50,28 @@ pub struct Pipeline {
     pub padded: Vec<Padded>,
     /// What happens to bad samples.
     pub policy: Policy,
+    /// Where samples are kept from one epoch to the next, if the plan says so.
+    pub cache: Option<CachePoint>,
     /// What a sample looks like when it is finished.
     pub sample: Spec,
     /// What is delivered.
     pub output: Spec,
     length: Length,
+}
+
+/// Where in a pipeline samples are kept.
+#[derive(Clone)]
+pub struct CachePoint {
+    /// After so many per-sample steps.
+    pub after: usize,
+    /// What the plan says about it.
+    pub recipe: keep::Cache,
+    /// Names what is kept: the same for the same data after the same steps.
+    pub identity: String,
+    /// Whether samples come in another order every epoch, so that the first to come are any.
+    pub shuffled: bool,
+    /// The cache itself, once it is attached; without it samples are made each time.
+    pub attached: OnceLock<Arc<dyn Cache>>,
 }
 
 /// A plan whose types are checked, not opened yet.
@@ -67,6 +85,7 @@ struct Checked {
     bucket: Option<Buckets>,
     padded: Vec<Padded>,
     policy: Policy,
+    cache: Option<(usize, keep::Cache)>,
     sample: Spec,
     output: Spec,
 }
@@ -97,7 +116,7 @@ fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<Checked> {
     let input = source.spec()?;
     let (mut sample, mut output) = (input.clone(), input.clone());
     let (mut orders, mut maps, mut batch, mut policy) = (Vec::new(), Vec::new(), None, None);
-    let (mut bucket, mut padded) = (None, Vec::new());
+    let (mut bucket, mut padded, mut cache) = (None, Vec::new(), None);
     for (at, (name, id, step)) in steps.enumerate() {
         if let Some(size) = batch.as_ref().map(|batch: &Batch| batch.size as u64) {
             // The first few batches are the samples of the first few batches.
@@ -143,6 +162,11 @@ fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<Checked> {
                 (output, padded, buckets) = recipe.output(&sample)?;
                 (batch, bucket) = (Some(recipe.batch()), Some(buckets));
             }
+            Step::Cache(recipe) => {
+                recipe.check()?;
+                check_cache(&maps, cache.is_some())?;
+                cache = Some((maps.len(), recipe));
+            }
             Step::Policy(given) => {
                 if policy.is_some() {
                     return Err(Error::pipeline("on_error: is given twice"));
@@ -155,20 +179,74 @@ fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<Checked> {
         }
     }
     let (plan, policy) = (Plan::new(calls), policy.unwrap_or_default());
-    Ok(Checked { plan, source, input, orders, maps, batch, bucket, padded, policy, sample, output })
+    Ok(Checked {
+        plan,
+        source,
+        input,
+        orders,
+        maps,
+        batch,
+        bucket,
+        padded,
+        policy,
+        cache,
+        sample,
+        output,
+    })
+}
+
+/// Whether samples may be kept after these steps.
+fn check_cache(maps: &[BoundMap], given: bool) -> Result<()> {
+    if given {
+        return Err(Error::pipeline("cache: is given twice; the later one would be enough"));
+    }
+    let open = maps.iter().rposition(|step| step.map.is_open());
+    if let Some(open) = open
+        && !maps[open..].iter().any(|step| step.name == "resize")
+    {
+        return Err(Error::pipeline(format!(
+            "cache: {} leaves it to a later resize how large its images are; put cache after resize",
+            maps[open].call
+        )));
+    }
+    match maps.iter().find(|step| step.map.is_random()) {
+        None => Ok(()),
+        Some(step) => Err(Error::pipeline(format!(
+            "cache: {0} before it makes random choices, so its results are others in every epoch; put \
+             cache before {0}",
+            step.name
+        ))),
+    }
+}
+
+/// The name of what is kept: another release may compute other bits.
+fn of_this_release(name: &str) -> String {
+    let named = format!("{name} {}", env!("CARGO_PKG_VERSION"));
+    blake3::hash(named.as_bytes()).to_hex()[..32].to_owned()
 }
 
 /// Tells each step what comes before it, as far as that is the same in every epoch.
-fn bind_maps(maps: &mut [BoundMap], manifest: &str) {
+///
+/// Gives the names of what each one gets, and of what comes out in the end; none after a step that makes
+/// random choices.
+fn bind_maps(maps: &mut [BoundMap], manifest: &str) -> Vec<String> {
+    let mut names = Vec::new();
     let mut before = blake3::Hasher::new();
     before.update(manifest.as_bytes());
     let mut random = false;
     for step in maps {
         let identity = before.finalize().to_hex();
         step.map.bind((!random).then_some(&identity[..32]));
+        if !random {
+            names.push(identity[..32].to_owned());
+        }
         before.update(b"|").update(step.call.as_bytes());
         random |= step.map.is_random();
     }
+    if !random {
+        names.push(before.finalize().to_hex()[..32].to_owned());
+    }
+    names
 }
 
 impl Pipeline {
@@ -203,7 +281,8 @@ impl Pipeline {
     pub fn shard(&self, shard: &Shard, blobs: &Blobs) -> Result<Self> {
         let mut calls = self.plan.calls().to_vec();
         calls.insert(1, Call::of(shard)?);
-        Self::bind(check(&Plan::new(calls), None)?, Arc::clone(&self.source), blobs)
+        let bound = Self::bind(check(&Plan::new(calls), None)?, Arc::clone(&self.source), blobs)?;
+        Ok(bound.keeping_as(self))
     }
 
     /// The same pipeline once more, on the same opened data.
@@ -212,16 +291,27 @@ impl Pipeline {
     ///
     /// None that opening it did not meet.
     pub fn again(&self, blobs: &Blobs) -> Result<Self> {
-        Self::bind(check(&self.plan, None)?, Arc::clone(&self.source), blobs)
+        let bound = Self::bind(check(&self.plan, None)?, Arc::clone(&self.source), blobs)?;
+        Ok(bound.keeping_as(self))
+    }
+
+    /// Keeps samples where another pipeline on the same data does.
+    fn keeping_as(mut self, other: &Self) -> Self {
+        if let (Some(point), Some(theirs)) = (&mut self.cache, &other.cache)
+            && point.identity == theirs.identity
+        {
+            point.attached.clone_from(&theirs.attached);
+        }
+        self
     }
 
     fn bind(checked: Checked, source: Arc<dyn Source>, blobs: &Blobs) -> Result<Self> {
         let Checked { plan, input, orders, mut maps, batch, .. } = checked;
-        let Checked { bucket, padded, policy, sample, output, .. } = checked;
+        let Checked { bucket, padded, policy, cache, sample, output, .. } = checked;
         if let (Policy::Raise, Some(error)) = (&policy, source.known_bad()) {
             return Err(error);
         }
-        bind_maps(&mut maps, &source.manifest());
+        let names = bind_maps(&mut maps, &source.manifest());
         let mut length = Length::Finite(source.length());
         let mut order: Vec<Box<dyn OrderRun>> = Vec::new();
         let (mut order_names, mut fixed) = (Vec::new(), true);
@@ -233,6 +323,13 @@ impl Pipeline {
             order.push(run);
             order_names.push(name);
         }
+        let cache = cache.map(|(after, recipe)| CachePoint {
+            after,
+            recipe,
+            identity: names.get(after).map(|name| of_this_release(name)).unwrap_or_default(),
+            shuffled: order_names.iter().any(|name| matches!(*name, "shuffle" | "sample")),
+            attached: OnceLock::new(),
+        });
         Ok(Self {
             plan,
             source,
@@ -244,6 +341,7 @@ impl Pipeline {
             bucket,
             padded,
             policy,
+            cache,
             sample,
             output,
             length,

@@ -17,6 +17,8 @@ pub enum Step {
     Batch(crate::batch::Batch),
     /// Stacks those of about the same length.
     Bucket(crate::batch::Bucket),
+    /// Keeps them from one epoch to the next.
+    Cache(crate::keep::Cache),
     /// Says what happens to bad ones.
     Policy(Policy),
 }
@@ -101,13 +103,14 @@ pub struct Builtin;
 
 impl Builtin {
     fn rows() -> impl Iterator<Item = Row> {
-        let tables: [&'static [Row]; 7] = [
+        let tables: [&'static [Row]; 8] = [
             crate::source::STEPS,
             crate::order::STEPS,
             crate::decode::STEPS,
             crate::image::STEPS,
             crate::volume::STEPS,
             crate::table::STEPS,
+            crate::keep::STEPS,
             crate::batch::STEPS,
         ];
         tables.into_iter().flatten().copied()

@@ -3,8 +3,8 @@
 
 use crate::Pipeline;
 use feedline_core::{
-    Address, Buffer, Context, Cut, Error, Extent, Name, Needs, Pool, Result, Sample, SampleSeed,
-    Store, Tensor, Workspace,
+    Address, Buffer, Context, Cut, EpochSeed, Error, Extent, Name, Needs, Pool, Result, Sample,
+    SampleSeed, Seed, StepId, Store, Tensor, Workspace,
 };
 use std::time::Instant;
 
@@ -18,6 +18,8 @@ pub struct Task {
     sample: Sample,
     /// The step that comes next.
     next: usize,
+    /// Whether it is to be shown where samples are kept.
+    shown: bool,
 }
 
 /// How far a task has come.
@@ -27,6 +29,8 @@ pub enum Progress {
     Finished,
     /// To a step that needs field so and so, which has to be read first.
     Reads(usize),
+    /// To where samples are kept, with all that it takes to make its values: [`Task::settle`] makes them.
+    Keeps,
 }
 
 impl Task {
@@ -45,13 +49,57 @@ impl Task {
             .source
             .parse(address.index, bytes)
             .map_err(|error| pipeline.at(error, address.index, "read"))?;
-        Ok(Self { address, seed, sample, next: 0 })
+        Ok(Self { address, seed, sample, next: 0, shown: false })
     }
 
     /// A sample that was taken through the first `steps` steps elsewhere.
     #[must_use]
     pub fn resume(address: Address, seed: SampleSeed, sample: Sample, steps: usize) -> Self {
-        Self { address, seed, sample, next: steps }
+        Self { address, seed, sample, next: steps, shown: false }
+    }
+
+    /// Stops where samples are kept, once.
+    pub fn show(&mut self) {
+        self.shown = true;
+    }
+
+    /// Whether it is still to come to where samples are kept.
+    #[must_use]
+    pub fn is_shown(&self) -> bool {
+        self.shown
+    }
+
+    /// Makes all values of the sample, which must want nothing, and gives them; then it may go on.
+    ///
+    /// # Errors
+    ///
+    /// If the sample is bad.
+    pub fn settle(
+        &mut self,
+        pipeline: &Pipeline,
+        workspace: &mut Workspace,
+    ) -> Result<Vec<(Name, Tensor)>> {
+        self.shown = false;
+        let step = self.next.checked_sub(1).and_then(|last| pipeline.maps.get(last));
+        let (name, step, slot) = match step {
+            Some(step) => (step.name, step.id, self.next - 1),
+            None => ("read", StepId::new("finish", 0), pipeline.maps.len()),
+        };
+        let start = workspace.timing.then(Instant::now);
+        let mut context = Context { workspace, seed: self.seed, step, slot };
+        let mut made = Vec::new();
+        for (field, value) in std::mem::take(&mut self.sample).into_fields() {
+            let tensor = value.into_tensor(&mut context);
+            let tensor = tensor.map_err(|error| pipeline.at(error, self.address.index, name))?;
+            made.push((field, tensor));
+        }
+        if let Some(start) = start {
+            // What deferred values took was charged to their own steps and taken off this one.
+            let time = &mut workspace.times[slot];
+            time.nanos = time.nanos.wrapping_add(start.elapsed().as_nanos() as u64);
+        }
+        self.sample = Sample::of(made.iter().cloned());
+        Ok(made)
     }
 
     /// Goes on until all steps are done or something has to be read.
@@ -62,7 +110,13 @@ impl Task {
     pub fn advance(&mut self, pipeline: &Pipeline, workspace: &mut Workspace) -> Result<Progress> {
         let mut last = workspace.timing.then(Instant::now);
         let mut wants = self.sample.wanting(Needs::Everything).is_some();
-        while let Some(step) = pipeline.maps.get(self.next) {
+        let kept_after = pipeline.cache.as_ref().map(|point| point.after);
+        loop {
+            if self.shown && kept_after == Some(self.next) {
+                let field = self.sample.wanting(Needs::Everything);
+                return Ok(field.map_or(Progress::Keeps, Progress::Reads));
+            }
+            let Some(step) = pipeline.maps.get(self.next) else { return Ok(Progress::Finished) };
             let slot = self.next;
             let mut context = Context { workspace, seed: self.seed, step: step.id, slot };
             if wants {
@@ -85,7 +139,6 @@ impl Task {
                 last = Some(now);
             }
         }
-        Ok(Progress::Finished)
     }
 
     /// What field `number` has to be given.
@@ -131,15 +184,8 @@ impl Pipeline {
         let index = address.index;
         let pool = workspace.pool.clone();
         let read = |error: Error| self.at(error, index, "read");
-        let bytes = match self.source.locate(index) {
-            None => None,
-            Some(extent) => Some(read_record(extent, store, &pool).map_err(read)?),
-        };
-        let mut task = Task::new(self, address, bytes, seed)?;
-        while let Progress::Reads(field) = task.advance(self, workspace)? {
-            let bytes = task.wants(field).map(|cut| read_cut(&cut, store, &pool));
-            task.supply(field, bytes.transpose().map_err(read)?.unwrap_or(Buffer::from(&[][..])));
-        }
+        let mut task = self.begin(address, seed, store, &pool)?;
+        self.take_on(&mut task, store, workspace)?;
         let mut context = self.finish(seed, workspace);
         let mut row = Vec::new();
         for (name, mut value) in task.into_sample().into_fields() {
@@ -151,6 +197,61 @@ impl Pipeline {
             row.push((name, tensor.map_err(|error| self.at(error, index, "batch"))?));
         }
         Ok(row)
+    }
+
+    /// Takes one sample to where samples are kept, on this thread, waiting for whatever has to be read.
+    ///
+    /// # Errors
+    ///
+    /// If the sample is bad or its bytes are not to be had.
+    pub fn kept_sample(
+        &self,
+        index: u64,
+        store: &dyn Store,
+        workspace: &mut Workspace,
+    ) -> Result<Row> {
+        let address = Address { index, visit: 0 };
+        // No step before the cache makes random choices.
+        let epoch = EpochSeed { seed: Seed(0), epoch: 0 };
+        let seed = SampleSeed { epoch, source: 0, index, visit: 0, output: 0 };
+        let mut task = self.begin(address, seed, store, &workspace.pool.clone())?;
+        task.show();
+        match self.take_on(&mut task, store, workspace)? {
+            Progress::Keeps => task.settle(self, workspace),
+            _ => Err(Error::Internal("this pipeline keeps no samples".into())),
+        }
+    }
+
+    fn begin(
+        &self,
+        address: Address,
+        seed: SampleSeed,
+        store: &dyn Store,
+        pool: &Pool,
+    ) -> Result<Task> {
+        let bytes =
+            self.source.locate(address.index).map(|extent| read_record(extent, store, pool));
+        let bytes = bytes.transpose().map_err(|error| self.at(error, address.index, "read"))?;
+        Task::new(self, address, bytes, seed)
+    }
+
+    /// Goes on with a task as far as it goes, reading what it needs.
+    fn take_on(
+        &self,
+        task: &mut Task,
+        store: &dyn Store,
+        workspace: &mut Workspace,
+    ) -> Result<Progress> {
+        let pool = workspace.pool.clone();
+        loop {
+            let field = match task.advance(self, workspace)? {
+                Progress::Reads(field) => field,
+                progress => return Ok(progress),
+            };
+            let bytes = task.wants(field).map(|cut| read_cut(&cut, store, &pool)).transpose();
+            let bytes = bytes.map_err(|error| self.at(error, task.address.index, "read"))?;
+            task.supply(field, bytes.unwrap_or(Buffer::from(&[][..])));
+        }
     }
 }
 

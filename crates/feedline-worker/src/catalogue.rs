@@ -1,6 +1,8 @@
 //! The datasets that a worker has opened.
 
+use feedline_cache::Allowed;
 use feedline_core::{Blobs, Error, Result, Store};
+use feedline_engine::machine_memory;
 use feedline_ops::Pipeline;
 use feedline_ops::order::{By, Shard};
 use feedline_plan::Plan;
@@ -35,13 +37,16 @@ enum Entry {
 pub(crate) struct Catalogue {
     control: Arc<dyn Control>,
     store: Arc<dyn Store>,
+    /// What may be kept here from one epoch to the next.
+    cache: Allowed,
     entries: Mutex<HashMap<Key, Entry>>,
     changed: Condvar,
 }
 
 impl Catalogue {
-    pub(crate) fn new(control: Arc<dyn Control>, store: Arc<dyn Store>) -> Self {
-        Self { control, store, entries: Mutex::default(), changed: Condvar::new() }
+    pub(crate) fn new(control: Arc<dyn Control>, store: Arc<dyn Store>, cache: Allowed) -> Self {
+        let (entries, changed) = (Mutex::default(), Condvar::new());
+        Self { control, store, cache, entries, changed }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
@@ -98,6 +103,7 @@ impl Catalogue {
                  files were added, removed or modified, or another folder is mounted here"
             )));
         }
+        feedline_cache::attach(&pipeline, machine_memory(), &self.cache)?;
         Ok(Opened { pipeline: Arc::new(pipeline), store: Arc::clone(&self.store), blobs })
     }
 

@@ -25,6 +25,7 @@ pub use sight::Standing;
 
 use beat::Beating;
 use catalogue::Catalogue;
+use feedline_cache::Allowed;
 use feedline_core::{Error, Pool, Result, Store};
 use feedline_engine::{Team, machine_memory};
 use feedline_rpc::http::{HttpOptions, HttpServer};
@@ -62,6 +63,8 @@ pub struct Options {
     pub shelf: usize,
     /// Bytes of memory that is shared with clients on this host.
     pub shared_memory: usize,
+    /// What datasets may keep here from one epoch to the next.
+    pub cache: Allowed,
     /// Folders beneath which it writes what is saved on the service; none, and it writes nothing.
     pub save_to: Vec<PathBuf>,
     /// How connections behave, whom they let in, and how they are encrypted.
@@ -80,6 +83,7 @@ impl Default for Options {
             memory: 1_000_000_000,
             shelf: part_of_memory(8).min(2_000_000_000),
             shared_memory: part_of_memory(2).min(4_000_000_000),
+            cache: Allowed { ram: Some(part_of_memory(8) as u64), disk: Some(None) },
             save_to: Vec::new(),
             server: ServerOptions::default(),
             http: None,
@@ -122,6 +126,7 @@ impl Worker {
             memory,
             shelf,
             shared_memory,
+            cache,
             save_to,
             server,
             http,
@@ -136,7 +141,7 @@ impl Worker {
             Pool::over(memory, move |bytes| take(bytes)??)
         };
         let shared = Arc::new(Shared {
-            catalogue: Catalogue::new(Arc::clone(&control), store),
+            catalogue: Catalogue::new(Arc::clone(&control), store, cache),
             saving: Saving::new(save_to)?,
             shelf: Shelf::new(shelf),
             team,

@@ -7,6 +7,7 @@ use crate::Usage;
 use crate::input::parse_bytes;
 use crate::output::{Output, complain};
 use anyhow::{Result, bail};
+use feedline_cache::Allowed;
 use feedline_wire::stream::{Address, ServerOptions};
 use feedline_worker::{Options, Worker};
 use std::net::IpAddr;
@@ -32,6 +33,15 @@ pub(crate) struct Settings {
     /// Never share memory with clients on this host
     #[arg(long, conflicts_with = "shared_memory")]
     no_shared_memory: bool,
+    /// Memory for samples that datasets with a cache keep, for each of them [default: an eighth of all]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    cache_ram: Option<usize>,
+    /// Folder for what datasets with a cache keep on the disk; without it they keep nothing there
+    #[arg(long, value_name = "DIR", requires = "cache_disk")]
+    cache_path: Option<PathBuf>,
+    /// Bytes of all that this folder holds
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "cache_path")]
+    cache_disk: Option<usize>,
     /// Write what is saved on the service to folders beneath this one; may be given several times
     #[arg(long, value_name = "DIR")]
     save_to: Vec<PathBuf>,
@@ -47,6 +57,10 @@ impl Settings {
             shared_memory: match self.no_shared_memory {
                 true => 0,
                 false => self.shared_memory.unwrap_or(usual.shared_memory),
+            },
+            cache: Allowed {
+                ram: self.cache_ram.map(|bytes| bytes as u64).or(usual.cache.ram),
+                disk: Some(self.cache_path.clone().zip(self.cache_disk.map(|bytes| bytes as u64))),
             },
             save_to: self.save_to.clone(),
             ..usual

@@ -151,4 +151,8 @@ impl Map for Decode {
     fn is_fused(&self) -> bool {
         true
     }
+
+    fn is_open(&self) -> bool {
+        self.dct_scale
+    }
 }

@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod cached;
 mod lengths;
 mod ready;
 mod windows;
@@ -162,6 +163,7 @@ pub fn assert_laws_within(plan: &str, fixtures: &Fixtures, worlds: &[u64], resum
         rounds: false,
     };
     laws.hold(worlds);
+    laws.caches_change_nothing(fixtures);
     if laws.pipeline.bucket.is_some() {
         laws.batches_by_length(worlds);
         laws.rounds = true;

@@ -462,6 +462,7 @@ class Dataset:
         disk: int | str | None = None,
         path: str | os.PathLike[str] | None = None,
         admit: Literal["uniform", "cost"] = "uniform",
+        peers: Sequence[str] = (),
     ) -> Self:
         """Keeps samples as they are at this point, so that the steps before it are done once.
 
@@ -470,12 +471,17 @@ class Dataset:
         it is full and gives none up. If there is no room for all it keeps any (`admit="uniform"`), or
         those that save most time for each byte (`admit="cost"`).
 
+        Hosts that name each other as `peers=["a:7071", "b:7071"]` share what they keep: each sample is
+        kept by one of them, which the others ask. The list is the same everywhere; a process becomes the
+        first of these that its host can be and nobody is yet. A peer that is gone costs a read from
+        storage.
+
         What comes out is the same with and without it, so it may stand anywhere before the first step
         that makes random choices: right after the source it keeps files as they are read, after `decode`
         or `resize` what these have made of them. `loader.stats()["cache"]` says what it was good for.
         """
         place = None if path is None else os.fspath(path)
-        return self._then("cache", ram=ram, disk=disk, path=place, admit=admit)
+        return self._then("cache", ram=ram, disk=disk, path=place, admit=admit, peers=list(peers) or None)
 
     # --------------------------------------------------------------------------------- using it
 

@@ -130,7 +130,7 @@ impl Run {
         };
         let store = Arc::clone(&pipeline.store);
         let memory = feedline_engine::machine_memory();
-        let attach = || feedline_cache::attach(&opened, memory, &Allowed::default());
+        let attach = || feedline_cache::attach(&opened, &store, memory, &Allowed::default());
         py.detach(attach).map_err(raise)?;
         let run = match team {
             None => Local::start(Arc::clone(&opened), store, position, options),

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!             memory of this process ─┐
-//!  find ──►   disk of this host      ─┼──► sample          (what is not found is made, and shown)
+//!             disk of this host      ─┤
+//!  find ──►   cache of another host  ─┼──► sample          (what is not found is made, and shown)
 //!                                     └──► missing ──► keep, if there is room and it is worth it
 //! ```
 //!
@@ -13,6 +14,7 @@
 mod admit;
 mod disk;
 mod entry;
+mod peers;
 mod ram;
 mod segment;
 mod tiers;
@@ -20,9 +22,10 @@ mod tiers;
 pub use admit::Choice;
 pub use disk::{About, Held, list, remove};
 pub use entry::read_unchecked;
+pub use peers::{Hub, PeerOptions};
 pub use tiers::{Settings, TieredCache};
 
-use feedline_core::{Cache, Error, Result};
+use feedline_core::{Error, Result, Store};
 use feedline_ops::Pipeline;
 use feedline_ops::keep::Admit;
 use std::collections::HashMap;
@@ -37,6 +40,8 @@ pub struct Allowed {
     /// The folder that is used in place of the plan's, and at most so many bytes of it. `None` takes the
     /// plan's own.
     pub disk: Option<Option<(PathBuf, u64)>>,
+    /// Whether nothing is shared with other hosts.
+    pub alone: bool,
 }
 
 /// Those that are open, so that runs of one process share what they keep.
@@ -48,7 +53,12 @@ static OPEN: Mutex<Option<HashMap<String, Weak<TieredCache>>>> = Mutex::new(None
 /// # Errors
 ///
 /// If its folder cannot be used.
-pub fn attach(pipeline: &Pipeline, memory: u64, allowed: &Allowed) -> Result<()> {
+pub fn attach(
+    pipeline: &Arc<Pipeline>,
+    store: &Arc<dyn Store>,
+    memory: u64,
+    allowed: &Allowed,
+) -> Result<()> {
     let Some(point) = pipeline.cache.as_ref().filter(|point| point.attached.get().is_none()) else {
         return Ok(());
     };
@@ -69,15 +79,21 @@ pub fn attach(pipeline: &Pipeline, memory: u64, allowed: &Allowed) -> Result<()>
     let (plan, samples) = (prefix(pipeline), pipeline.source.length());
     let about = About { feedline: version.to_owned(), plan, samples };
     let identity = point.identity.clone();
-    let settings = Settings { identity, about, ram, disk, choice };
+    let names = &point.recipe.peers;
+    let peers = (!names.is_empty() && !allowed.alone).then(|| Hub::shared(names)).transpose()?;
+    let settings = Settings { identity, about, ram, disk, choice, peers };
+    let cache = open_shared(&settings)?;
+    cache.make_by(pipeline, store);
     // If another thread was faster, it has opened the same.
-    let _ = point.attached.set(open_shared(&settings)?);
+    let _ = point.attached.set(cache);
     Ok(())
 }
 
-fn open_shared(settings: &Settings) -> Result<Arc<dyn Cache>> {
-    let key =
-        format!("{}:{:?}:{}:{:?}", settings.identity, settings.disk, settings.ram, settings.choice);
+fn open_shared(settings: &Settings) -> Result<Arc<TieredCache>> {
+    let key = format!(
+        "{}:{:?}:{}:{:?}:{:?}",
+        settings.identity, settings.disk, settings.ram, settings.choice, settings.peers
+    );
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let open = open.get_or_insert_default();
     open.retain(|_, cache| cache.strong_count() > 0);

@@ -1,19 +1,22 @@
-//! The cache: memory first, then the disk, then storage.
+//! The cache: memory first, then the disk, then another host's, then storage.
 //!
 //! ```text
-//!  find ──► memory ──► disk ──► (made) ──► keep: gate ──► memory, else disk
+//!  find ──► memory ──► disk ──► owner's ──► (made) ──► keep: gate ──► memory, else disk
 //! ```
 
 use crate::admit::{Choice, Gate};
 use crate::disk::{About, Disk, OnDisk, Put};
+use crate::peers::{Asked, Hub};
 use crate::ram::Ram;
 use feedline_core::{
-    Attempt, Cache, CacheStats, Cost, Fetch, Found, Name, Pool, Result, Sample, Stored, Tensor,
-    Value,
+    Attempt, Cache, CacheStats, Cost, Fetch, Found, Name, Pool, Result, Sample, Store, Stored,
+    Tensor, Value, Workspace,
 };
+use feedline_ops::Pipeline;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 /// How a cache is opened.
 #[derive(Clone, Debug)]
@@ -28,25 +31,46 @@ pub struct Settings {
     pub disk: Option<(PathBuf, u64)>,
     /// Which samples are kept if there is no room for all.
     pub choice: Choice,
+    /// With whom it is shared.
+    pub peers: Option<Arc<Hub>>,
 }
 
 /// Keeps samples in memory and on a disk.
 pub struct TieredCache {
-    identity: String,
     inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
+    identity: String,
     ram: Ram,
     disk: Option<Disk>,
     gate: Gate,
     counts: Counts,
+    peers: Option<Arc<Hub>>,
+    /// Pipelines that can make what peers ask for, and what threads need to do so.
+    makers: Mutex<Vec<Maker>>,
+    workspaces: Mutex<Vec<Workspace>>,
+}
+
+/// A pipeline, and where its data lies.
+type Maker = (Weak<Pipeline>, Arc<dyn Store>);
+
+/// What a peer is told.
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each sample")]
+pub(crate) enum Answer {
+    /// Here it is.
+    Sample(Sample, Cost),
+    /// It is not kept here.
+    Unwanted,
+    /// Nothing more is kept here.
+    Full,
 }
 
 #[derive(Default)]
 struct Counts {
     ram_hits: AtomicU64,
     disk_hits: AtomicU64,
+    peer_hits: AtomicU64,
     misses: AtomicU64,
     damaged: AtomicU64,
     bytes_saved: AtomicU64,
@@ -68,24 +92,38 @@ impl TieredCache {
     ///
     /// If the folder cannot be used.
     pub fn open(settings: &Settings) -> Result<Self> {
-        let Settings { identity, about, ram, disk, choice } = settings;
+        let Settings { identity, about, ram, disk, choice, peers } = settings;
         let disk = disk.as_ref().filter(|(_, bytes)| *bytes > 0);
         let capacity = ram.saturating_add(disk.map_or(0, |(_, bytes)| *bytes));
         let disk = disk.map(|(path, bytes)| Disk::open(path, identity, about, *bytes));
-        let inner = Inner {
+        let owners = peers.as_ref().map_or(1, |hub| hub.count() as u64);
+        let inner = Arc::new(Inner {
+            identity: identity.clone(),
             ram: Ram::new(*ram),
             disk: disk.transpose()?,
-            gate: Gate::new(*choice, about.samples, capacity),
+            gate: Gate::new(*choice, about.samples.div_ceil(owners.max(1)), capacity),
             counts: Counts::default(),
-        };
-        Ok(Self { identity: identity.clone(), inner: Arc::new(inner) })
+            peers: peers.clone(),
+            makers: Mutex::default(),
+            workspaces: Mutex::default(),
+        });
+        if let Some(hub) = peers {
+            hub.serve(identity, Arc::downgrade(&inner));
+        }
+        Ok(Self { inner })
+    }
+
+    /// Lets samples that peers ask for be made by this pipeline, as long as it is there.
+    pub fn make_by(&self, pipeline: &Arc<Pipeline>, store: &Arc<dyn Store>) {
+        let mut makers = self.inner.makers.lock().unwrap_or_else(PoisonError::into_inner);
+        makers.retain(|(pipeline, _)| pipeline.strong_count() > 0);
+        makers.push((Arc::downgrade(pipeline), Arc::clone(store)));
     }
 }
 
 impl Cache for TieredCache {
     fn find(&self, index: u64) -> Found {
         let inner = &self.inner;
-        inner.gate.looked();
         if let Some((sample, cost)) = inner.ram.find(index) {
             inner.counts.hit(&inner.counts.ram_hits, cost);
             return Found::Here(sample);
@@ -93,42 +131,37 @@ impl Cache for TieredCache {
         if let Some(place) = inner.disk.as_ref().and_then(|disk| disk.find(index)) {
             return Found::Stored(Box::new(Reading { place, inner: Arc::clone(inner) }));
         }
+        if let Some(hub) = &inner.peers
+            && (hub.me().is_none() || hub.owner_of(index) != hub.me() || inner.gate.is_closed())
+        {
+            return Found::Stored(Box::new(Asking { index, inner: Arc::clone(inner) }));
+        }
+        inner.gate.looked();
         inner.counts.misses.fetch_add(1, Ordering::Relaxed);
         Found::Missing
     }
 
     fn wants(&self, index: u64) -> bool {
-        self.inner.gate.wants(index)
+        let ours = self.inner.peers.as_ref().is_none_or(|hub| hub.is_ours(index));
+        ours && self.inner.gate.wants(index)
     }
 
     fn keep(&self, index: u64, fields: &[(Name, Tensor)], cost: Cost) {
-        let inner = &self.inner;
-        let bytes = Ram::size_of(fields);
-        if !inner.gate.admits(index, bytes, cost) {
-            return;
-        }
-        if inner.ram.put(index, fields, cost) {
-            inner.gate.kept(bytes);
-            return;
-        }
-        match inner.disk.as_ref().map(|disk| disk.put(index, fields, cost)) {
-            Some(Put::Kept) => inner.gate.kept(bytes),
-            Some(Put::Full(room)) => inner.gate.refused(room.max(inner.ram.room())),
-            Some(Put::Broken) | None => inner.gate.refused(inner.ram.room()),
-        }
+        self.inner.keep(index, fields, cost);
     }
 
     fn stats(&self) -> CacheStats {
-        let Inner { ram, disk, gate, counts } = &*self.inner;
-        let Counts { ram_hits, disk_hits, misses, damaged, bytes_saved, nanos_saved } = counts;
+        let Inner { identity, ram, disk, gate, counts, peers, .. } = &*self.inner;
+        let Counts { ram_hits, disk_hits, peer_hits, misses, damaged, bytes_saved, nanos_saved } =
+            counts;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (disk_samples, disk_bytes, disk_limit) = disk.as_ref().map_or((0, 0, 0), Disk::counts);
         let full = gate.is_closed().then(|| "it is full".to_owned());
         CacheStats {
-            identity: self.identity.clone(),
+            identity: identity.clone(),
             ram_hits: count(ram_hits),
             disk_hits: count(disk_hits),
-            peer_hits: 0,
+            peer_hits: count(peer_hits),
             misses: count(misses),
             ram_samples: ram.count(),
             ram_bytes: ram.used(),
@@ -139,7 +172,7 @@ impl Cache for TieredCache {
             bytes_saved: count(bytes_saved),
             seconds_saved: count(nanos_saved) as f64 / 1e9,
             damaged: count(damaged),
-            peer_failures: 0,
+            peer_failures: peers.as_ref().map_or(0, |hub| hub.failures()),
             note: disk.as_ref().and_then(Disk::note).or(full).unwrap_or_default(),
         }
     }
@@ -147,7 +180,113 @@ impl Cache for TieredCache {
 
 impl std::fmt::Debug for TieredCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TieredCache({})", self.identity)
+        write!(f, "TieredCache({})", self.inner.identity)
+    }
+}
+
+impl Inner {
+    fn keep(&self, index: u64, fields: &[(Name, Tensor)], cost: Cost) {
+        let bytes = Ram::size_of(fields);
+        if !self.gate.admits(index, bytes, cost) {
+            return;
+        }
+        if self.ram.put(index, fields, cost) {
+            self.gate.kept(bytes);
+            return;
+        }
+        match self.disk.as_ref().map(|disk| disk.put(index, fields, cost)) {
+            Some(Put::Kept) => self.gate.kept(bytes),
+            Some(Put::Full(room)) => self.gate.refused(room.max(self.ram.room())),
+            Some(Put::Broken) | None => self.gate.refused(self.ram.room()),
+        }
+    }
+
+    /// A sample for a peer: what is here, or what is made now and kept.
+    pub(crate) fn answer(&self, index: u64) -> Answer {
+        if let Some((sample, cost)) = self.ram.find(index) {
+            return Answer::Sample(sample, cost);
+        }
+        if let Some(place) = self.disk.as_ref().and_then(|disk| disk.find(index)) {
+            if let (_, Some(sample)) = place.read(&Pool::new(0), true) {
+                return Answer::Sample(sample, place.row.cost);
+            }
+            self.counts.damaged.fetch_add(1, Ordering::Relaxed);
+            self.disk.iter().for_each(|disk| disk.forget(&place));
+        }
+        if self.gate.is_closed() {
+            return Answer::Full;
+        }
+        self.gate.looked();
+        let maker = {
+            let makers = self.makers.lock().unwrap_or_else(PoisonError::into_inner);
+            makers
+                .iter()
+                .find_map(|(pipeline, store)| Some((pipeline.upgrade()?, Arc::clone(store))))
+        };
+        let Some((pipeline, store)) = maker.filter(|_| self.gate.wants(index)) else {
+            return Answer::Unwanted;
+        };
+        if index >= pipeline.source.length() {
+            return Answer::Unwanted;
+        }
+        let kept = |workspace: &Workspace| workspace.times.len() == pipeline.maps.len() + 1;
+        let workspace = {
+            let mut free = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
+            free.pop().filter(kept)
+        };
+        let mut workspace =
+            workspace.unwrap_or_else(|| pipeline.workspace(Pool::new(64 << 20), false));
+        let start = Instant::now();
+        // If it is bad, whoever asked finds out by itself, and says so in its own words.
+        let Ok(fields) = pipeline.kept_sample(index, &*store, &mut workspace) else {
+            return Answer::Unwanted;
+        };
+        let bytes = pipeline.source.weight(index);
+        let cost = Cost { work: start.elapsed().as_nanos() as u64, wait: 0, bytes };
+        self.workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
+        self.keep(index, &fields, cost);
+        Answer::Sample(Sample::of(fields), cost)
+    }
+}
+
+/// So many of those who may have a sample are asked for it.
+const ASKED: usize = 3;
+
+/// A sample that others are asked for.
+struct Asking {
+    index: u64,
+    inner: Arc<Inner>,
+}
+
+impl Stored for Asking {
+    fn fetch(&mut self, _pool: &Pool, wait: bool) -> Fetch {
+        if !wait {
+            return Fetch::WouldWait;
+        }
+        let inner = &*self.inner;
+        let Some(hub) = &inner.peers else { return Fetch::Gone };
+        for peer in hub.owners(self.index).into_iter().take(ASKED) {
+            if hub.me() == Some(peer) {
+                if inner.gate.is_closed() {
+                    continue;
+                }
+                break;
+            }
+            match hub.ask(peer, &inner.identity, self.index) {
+                Asked::Sample(sample, cost) => {
+                    inner.counts.hit(&inner.counts.peer_hits, cost);
+                    return Fetch::Sample(sample);
+                }
+                Asked::Passed => {}
+                Asked::Gone => break,
+            }
+        }
+        inner.counts.misses.fetch_add(1, Ordering::Relaxed);
+        Fetch::Gone
+    }
+
+    fn bytes(&self) -> usize {
+        0
     }
 }
 

@@ -1,4 +1,5 @@
 //! Processes that keep samples in one folder and are killed, and a disk that is really full.
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
 
 use feedline_cache::{About, Choice, Settings, TieredCache};
 use feedline_core::{Buffer, Cache, Cost, Fetch, Found, Name, Pool, Tensor, Value};
@@ -18,6 +19,7 @@ fn open(folder: &Path, limit: u64) -> TieredCache {
         ram: 0,
         disk: Some((folder.to_owned(), limit)),
         choice: Choice::First,
+        peers: None,
     };
     TieredCache::open(&settings).unwrap()
 }

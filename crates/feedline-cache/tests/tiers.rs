@@ -1,4 +1,5 @@
 //! What is kept on a disk: found by others, whole or not at all, within its limit, whatever happens to it.
+#![expect(clippy::unwrap_used, reason = "in a test, unwrap says that the test ends otherwise")]
 
 use feedline_cache::{About, Choice, Settings, TieredCache, list, remove};
 use feedline_core::{Buffer, Cache, Cost, Fetch, Found, Name, Pool, Sample, Tensor, Value};
@@ -18,6 +19,7 @@ fn settings(identity: &str, ram: u64, disk: Option<(&Path, u64)>) -> Settings {
         ram,
         disk: disk.map(|(path, bytes)| (path.to_owned(), bytes)),
         choice: Choice::First,
+        peers: None,
     }
 }
 

@@ -82,7 +82,8 @@ impl PlanArg {
     pub(crate) fn open_to_run(&self) -> Result<Opened> {
         let opened = self.open()?;
         let memory = feedline_engine::machine_memory();
-        feedline_cache::attach(&opened.pipeline, memory, &feedline_cache::Allowed::default())?;
+        let allowed = feedline_cache::Allowed::default();
+        feedline_cache::attach(&opened.pipeline, &opened.store, memory, &allowed)?;
         Ok(opened)
     }
 }

@@ -103,8 +103,9 @@ impl Catalogue {
                  files were added, removed or modified, or another folder is mounted here"
             )));
         }
-        feedline_cache::attach(&pipeline, machine_memory(), &self.cache)?;
-        Ok(Opened { pipeline: Arc::new(pipeline), store: Arc::clone(&self.store), blobs })
+        let pipeline = Arc::new(pipeline);
+        feedline_cache::attach(&pipeline, &self.store, machine_memory(), &self.cache)?;
+        Ok(Opened { pipeline, store: Arc::clone(&self.store), blobs })
     }
 
     /// Forgets all datasets but these.

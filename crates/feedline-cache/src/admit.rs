@@ -62,9 +62,11 @@ struct State {
     wait: u128,
     /// By index: what was seen, once each.
     known: HashMap<u64, Seen>,
-    /// From which saving on samples are admitted, and how many were known when that was found.
+    /// From which saving on samples are admitted, how many were known when that was found, and whether
+    /// work is what is saved, or reading.
     threshold: f64,
     known_then: usize,
+    by_work: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,10 +128,16 @@ impl Gate {
             Choice::First => true,
             Choice::Hash => hash(index) < self.share(&state),
             Choice::Cost => {
-                let seen = Seen { bytes, cost };
-                if state.known.len() < REMEMBERED && state.known.insert(index, seen).is_none() {
-                    state.work += u128::from(cost.work);
-                    state.wait += u128::from(cost.wait);
+                let mut seen = Seen { bytes, cost };
+                match state.known.get(&index) {
+                    // What was found out first stays, so that a sample is judged alike each time.
+                    Some(known) => seen = *known,
+                    None if state.known.len() < REMEMBERED => {
+                        state.known.insert(index, seen);
+                        state.work += u128::from(cost.work);
+                        state.wait += u128::from(cost.wait);
+                    }
+                    None => {}
                 }
                 if (state.known.len() as u64) < ENOUGH.min(self.samples) {
                     return false;
@@ -173,6 +181,7 @@ impl Gate {
         let known = state.known.len();
         // Finding it takes a look at all: again whenever an eighth more is known.
         if known.saturating_sub(state.known_then) > state.known_then / 8 || state.known_then == 0 {
+            state.by_work = state.work >= state.wait;
             let mut seen: Vec<(f64, u64)> =
                 state.known.values().map(|seen| (state.saving(*seen), seen.bytes)).collect();
             seen.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -200,7 +209,7 @@ impl Gate {
 impl State {
     /// What keeping a sample saves for each byte: work if that is what takes time, else reading.
     fn saving(&self, seen: Seen) -> f64 {
-        let saved = if self.work >= self.wait { seen.cost.work } else { seen.cost.bytes };
+        let saved = if self.by_work { seen.cost.work } else { seen.cost.bytes };
         saved as f64 / seen.bytes as f64
     }
 }

@@ -50,6 +50,12 @@ pub(crate) fn read(bytes: &Buffer) -> Option<Sample> {
     }
 }
 
+/// An entry's bytes, in one piece; for tests that damage it.
+#[must_use]
+pub fn written(fields: &[(Name, Tensor)]) -> Vec<u8> {
+    with_parts(fields, |parts, _| parts.concat())
+}
+
 /// Reads an entry of bytes that nobody has checked; for tests that give it any.
 #[must_use]
 pub fn read_unchecked(bytes: &[u8]) -> bool {

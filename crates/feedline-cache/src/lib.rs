@@ -21,13 +21,13 @@ mod tiers;
 
 pub use admit::Choice;
 pub use disk::{About, Held, list, remove};
-pub use entry::read_unchecked;
+pub use entry::{read_unchecked, written};
 pub use peers::{Hub, PeerOptions};
 pub use tiers::{Settings, TieredCache};
 
 use feedline_core::{Error, Result, Store};
 use feedline_ops::Pipeline;
-use feedline_ops::keep::Admit;
+use feedline_ops::keep::{Admit, cache_folder};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -111,16 +111,12 @@ fn open_shared(settings: &Settings) -> Result<Arc<TieredCache>> {
 ///
 /// If none is given and the user has no home.
 pub fn path_or_default(path: Option<PathBuf>) -> Result<PathBuf> {
-    let from =
-        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    path.or_else(|| from("FEEDLINE_CACHE"))
-        .or_else(|| from("XDG_CACHE_HOME").map(|folder| folder.join("feedline")))
-        .or_else(|| from("HOME").map(|folder| folder.join(".cache/feedline")))
-        .ok_or_else(|| {
-            Error::Source(
-                "cache: there is no home folder to keep samples in; give path a folder".into(),
-            )
-        })
+    let default = || cache_folder().map(|folder| folder.join("samples"));
+    path.or_else(default).ok_or_else(|| {
+        Error::Source(
+            "cache: there is no home folder to keep samples in; give path a folder".into(),
+        )
+    })
 }
 
 /// The steps that samples have been through where they are kept, as text.

@@ -191,3 +191,17 @@ pub fn stretch_corpus() -> Vec<Vec<u8>> {
     }
     corpus
 }
+
+/// An entry of a cache, as it lies on a disk.
+pub fn kept(input: &[u8]) {
+    came_to(if feedline_cache::read_unchecked(input) { "a sample" } else { "none" });
+}
+
+/// Samples of several kinds of fields.
+pub fn kept_corpus() -> Vec<Vec<u8>> {
+    let batches = stretches().into_iter().filter_map(|stretch| match stretch.rows {
+        Rows::Batch(batch) => Some(feedline_cache::written(&batch.fields)),
+        Rows::Some { .. } => None,
+    });
+    batches.chain([feedline_cache::written(&[])]).collect()
+}

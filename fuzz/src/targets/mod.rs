@@ -47,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     target("state", states::state, states::state_corpus),
     target("checkpoint", states::checkpoint, states::checkpoint_corpus),
     target("ask", states::ask, states::ask_corpus),
+    target("kept", frames::kept, frames::kept_corpus),
     target("plan", plans::plan, plans::plan_corpus),
     unpacking("npy", files::npy, files::npy_corpus),
     unpacking("npz", files::npz, files::npz_corpus),

@@ -69,9 +69,8 @@ impl Boxes {
     /// Those of the data that `identity` names, or none that are kept.
     pub(crate) fn of(identity: Option<&str>) -> Self {
         let kept = identity.map(|identity| {
-            let file = cache_folder().map(|folder| {
-                folder.join("feedline").join("boxes").join(format!("{identity}.jsonl"))
-            });
+            let file = crate::keep::cache_folder()
+                .map(|folder| folder.join("boxes").join(format!("{identity}.jsonl")));
             let text = file.as_ref().and_then(|file| std::fs::read(file).ok()).unwrap_or_default();
             let lines = text.split(|byte| *byte == b'\n');
             let known = lines
@@ -108,15 +107,6 @@ impl Boxes {
         };
         kept.file.as_ref().and_then(append);
     }
-}
-
-/// Where caches go: `FEEDLINE_CACHE_DIR`, or the user's cache folder.
-fn cache_folder() -> Option<PathBuf> {
-    let set =
-        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    set("FEEDLINE_CACHE_DIR")
-        .or_else(|| set("XDG_CACHE_HOME"))
-        .or_else(|| Some(set("HOME")?.join(".cache")))
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 //!                                     voxels
 //! ```
 //!
+//! Functions that users wrote (`function/`) may stand anywhere between `source/` and `batch/`.
+//!
 //! [`Pipeline`] binds a plan's steps to each other and to the data, and [`plain`] runs it on one
 //! thread without buffers: that run defines what a pipeline means. Below the steps lie `codec/`
 //! (formats: encoded bytes to pixels, headers of arrays and scans) and `kernel/` (arithmetic on pixels
@@ -15,6 +17,7 @@
 pub mod batch;
 pub mod codec;
 pub mod decode;
+pub mod function;
 pub mod image;
 pub mod kernel;
 pub mod order;

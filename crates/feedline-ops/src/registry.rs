@@ -101,13 +101,14 @@ pub struct Builtin;
 
 impl Builtin {
     fn rows() -> impl Iterator<Item = Row> {
-        let tables: [&'static [Row]; 7] = [
+        let tables: [&'static [Row]; 8] = [
             crate::source::STEPS,
             crate::order::STEPS,
             crate::decode::STEPS,
             crate::image::STEPS,
             crate::volume::STEPS,
             crate::table::STEPS,
+            crate::function::STEPS,
             crate::batch::STEPS,
         ];
         tables.into_iter().flatten().copied()

@@ -26,6 +26,7 @@ pub use sight::Standing;
 use beat::Beating;
 use catalogue::Catalogue;
 use feedline_core::{Error, Pool, Result, Store};
+use feedline_engine::host::HostCommand;
 use feedline_engine::{Team, machine_memory};
 use feedline_rpc::http::{HttpOptions, HttpServer};
 use feedline_shm::Segments;
@@ -64,6 +65,8 @@ pub struct Options {
     pub shared_memory: usize,
     /// Folders beneath which it writes what is saved on the service; none, and it writes nothing.
     pub save_to: Vec<PathBuf>,
+    /// The command that runs functions of users; none, and plans with functions are refused.
+    pub functions: Option<HostCommand>,
     /// How connections behave, whom they let in, and how they are encrypted.
     pub server: ServerOptions,
     /// Where to serve `/metrics`, `/status` and `/health`, such as `127.0.0.1:0`, and to whom.
@@ -81,6 +84,7 @@ impl Default for Options {
             shelf: part_of_memory(8).min(2_000_000_000),
             shared_memory: part_of_memory(2).min(4_000_000_000),
             save_to: Vec::new(),
+            functions: None,
             server: ServerOptions::default(),
             http: None,
         }
@@ -123,6 +127,7 @@ impl Worker {
             shelf,
             shared_memory,
             save_to,
+            functions,
             server,
             http,
         } = options;
@@ -136,7 +141,7 @@ impl Worker {
             Pool::over(memory, move |bytes| take(bytes)??)
         };
         let shared = Arc::new(Shared {
-            catalogue: Catalogue::new(Arc::clone(&control), store),
+            catalogue: Catalogue::new(Arc::clone(&control), store, functions, team.threads()),
             saving: Saving::new(save_to)?,
             shelf: Shelf::new(shelf),
             team,

@@ -44,6 +44,8 @@ targets! {
     a_client_that_shares_memory_takes_whatever_a_server_says: "borrowed", 500;
     any_bytes_are_a_message_or_are_refused: "message", 20_000;
     a_dispatcher_takes_whatever_is_said: "conversation", 10_000;
+    any_bytes_are_an_answer_of_a_host_or_are_refused: "answer", 20_000;
+    any_bytes_are_a_request_to_a_host_or_are_refused: "request", 20_000;
     any_bytes_are_a_journal_or_are_refused: "journal", 2_000;
     a_journals_records_may_say_anything: "record", 10_000;
     any_text_is_a_state_or_is_refused: "state", 5_000;

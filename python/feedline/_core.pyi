@@ -26,6 +26,8 @@ class ServiceError(RuntimeError):
 class StateError(ValueError):
     """A saved state does not fit this loader."""
 
+HostCommand = tuple[list[str], list[tuple[str, str]]]
+
 class Blob:
     hash: str
     @staticmethod
@@ -44,7 +46,12 @@ class Pipeline:
     counted: bool
     classes: list[str] | None
     fields: list[str]
-    def __init__(self, plan: str, blobs: dict[str, Blob]) -> None: ...
+    def __init__(
+        self, plan: str, blobs: dict[str, Blob], host: HostCommand | None = None
+    ) -> None: ...
+    def learn(
+        self, name: str, code: Blob, random: bool, timeout: float, host: HostCommand
+    ) -> str: ...
     def steps(
         self, rank: int, world: int, rounds: bool = False
     ) -> tuple[int, int | None]: ...

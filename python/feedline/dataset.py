@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from . import _core
@@ -380,6 +380,70 @@ class Dataset:
         """
         return self._then("sleep", ms=ms, slow_ms=slow_ms, every=every, p=p, field=field)
 
+    # --------------------------------------------------------------------------------- functions
+
+    def map(
+        self,
+        function: Callable[..., Mapping[str, Any]],
+        *,
+        output: Mapping[str, Any] | None = None,
+        version: str | None = None,
+        timeout: float = 60.0,
+    ) -> Self:
+        """Has a function make another sample of each: a dict of arrays in, a dict of arrays out.
+
+        Functions run in processes of their own, as many as there are threads, and arrays are handed
+        over in shared memory: they are read-only, and only there during the call. A number is a NumPy
+        scalar; bytes and texts are `bytes` and `str`. A function with a second parameter gets a
+        `numpy.random.Generator` that belongs to the sample, the epoch and the step: the same on any
+        number of threads, processes and machines.
+
+        What it gives is learnt by trying it on the first, the middle and the last sample, or said
+        with `output={"image": ("uint8", (224, 224, 3)), "tokens": ("int64", (None,))}`, where None is a
+        side that differs from sample to sample; `("uint8", (224, 224, 3), "HWC")` is an image for later
+        steps.
+
+        The plan names it by module, name and a hash of its source and of what it refers to, or by
+        `version`. A call that takes longer than `timeout` seconds fails.
+        """
+        from .functions import described, outputs
+
+        blob, said = described("map", function, version)
+        blobs = {blob.hash: blob}
+        if output is None:
+            name, random = said["function"], said.get("random", False)
+            learnt = self._learnt(name, blob, random, timeout)
+            fields = json.loads(learnt)
+        else:
+            fields = outputs(output)
+        return self._then("map", blobs, output=fields, timeout=timeout, **said)
+
+    def filter(
+        self,
+        function: Callable[..., Any],
+        *,
+        fields: Sequence[str] | None = None,
+        version: str | None = None,
+        timeout: float = 60.0,
+    ) -> Self:
+        """Keeps the samples for which a function gives True.
+
+        It is handed what functions of `map` are, or only the `fields` that it looks at: others are
+        not computed for it, nor for samples that are left out. How many samples stay is not known
+        before, so `len` of the pipeline is not either.
+        """
+        from .functions import described
+
+        blob, said = described("filter", function, version)
+        looked = None if fields is None else list(fields)
+        return self._then("filter", {blob.hash: blob}, fields=looked, timeout=timeout, **said)
+
+    def _learnt(self, name: str, blob: _core.Blob, random: bool, timeout: float) -> str:
+        """What a function gives, tried on a few samples."""
+        from .functions import command
+
+        return self._open.learn(name, blob, random, timeout, command())
+
     # ----------------------------------------------------------------------- where samples meet
 
     def batch(
@@ -732,7 +796,12 @@ class Dataset:
     @property
     def _open(self) -> _core.Pipeline:
         if self._opened is None:
-            self._opened = _core.Pipeline(self._json, self._blobs)
+            host = None
+            if '"code":' in self._json:
+                from .functions import command
+
+                host = command()
+            self._opened = _core.Pipeline(self._json, self._blobs, host)
         return self._opened
 
     @property

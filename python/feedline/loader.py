@@ -137,7 +137,7 @@ class Loader:
                         f"epoch {self._epoch} has no batch for rank {self.rank} of {self.world}: there "
                         f"are {self._pipeline.length} samples (is batch larger than that, with "
                         "drop_last, has bucket fewer stretches than there are ranks, or was every "
-                        "sample skipped?)",
+                        "sample skipped or filtered out?)",
                         stacklevel=2,
                     )
                 self._epoch, self._within, self._state = self._epoch + 1, False, None

@@ -171,8 +171,9 @@ class Distributed(Loader):
 class LocalCluster:
     """A dispatcher in this process and workers in processes of their own, for trying and tests.
 
-    `workers` is their number, or "auto" for as many as the jobs need, at most one per core. Closing
-    it ends all of them; so does the end of this process, however it comes.
+    `workers` is their number, or "auto" for as many as the jobs need, at most one per core. With
+    `functions` they run those of `map` and `filter`. Closing it ends all of them; so does the end of
+    this process, however it comes.
     """
 
     def __init__(
@@ -181,6 +182,7 @@ class LocalCluster:
         *,
         threads: int | None = None,
         memory: str | None = None,
+        functions: bool = False,
         journal: str | os.PathLike[str] | None = None,
         listen: str = "127.0.0.1:0",
     ) -> None:
@@ -196,6 +198,8 @@ class LocalCluster:
             self._arguments += ["--threads", str(threads)]
         if memory is not None:
             self._arguments += ["--memory", memory]
+        if functions:
+            self._arguments += ["--functions", f"'{sys.executable}' -m feedline.host"]
         self._processes: list[subprocess.Popen[str]] = []
         # Told to end, and not gone yet.
         self._ending: list[subprocess.Popen[str]] = []

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 pub(crate) struct Blob {
     pub(crate) tensor: Tensor,
     #[pyo3(get)]
-    hash: String,
+    pub(crate) hash: String,
 }
 
 fn hash(dtype: DType, shape: &[usize], parts: &[&[u8]]) -> String {

@@ -5,6 +5,7 @@
 
 mod blob;
 mod error;
+mod functions;
 mod pipeline;
 mod process;
 mod run;

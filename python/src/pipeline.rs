@@ -2,6 +2,7 @@
 
 use crate::blob::Blob;
 use crate::error::raise;
+use crate::functions::{self, Words};
 use crate::run::PATIENCE;
 use crate::tensor::{Names, export_batch};
 use feedline_core::{
@@ -76,12 +77,20 @@ pub(crate) fn options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
 #[pymethods]
 impl Pipeline {
     #[new]
-    fn new(py: Python<'_>, plan: &str, blobs: HashMap<String, Py<Blob>>) -> PyResult<Self> {
+    #[pyo3(signature = (plan, blobs, host = None))]
+    fn new(
+        py: Python<'_>,
+        plan: &str,
+        blobs: HashMap<String, Py<Blob>>,
+        host: Option<Words>,
+    ) -> PyResult<Self> {
         let plan = feedline_plan::Plan::read(plan).map_err(raise)?;
         let blobs: Blobs =
             blobs.into_iter().map(|(hash, blob)| (hash, blob.get().tensor.clone())).collect();
         let store: Arc<dyn Store> = feedline_store::machine_store().map_err(raise)?;
-        let opened = py.detach(|| Opened::open(&plan, &*store, &blobs)).map_err(raise)?;
+        let host = host.map(functions::host);
+        let open = || Opened::open_with(&plan, &*store, &blobs, host);
+        let opened = py.detach(open).map_err(raise)?;
         Ok(Self { opened: Arc::new(opened), store, blobs })
     }
 
@@ -158,29 +167,21 @@ impl Pipeline {
         if !(0..length).contains(&at) {
             return Err(PyIndexError::new_err(format!("sample {index} of {length}")));
         }
-        let cancel = Cancel::default();
-        let batch = std::thread::scope(|scope| {
-            let (done, result) = std::sync::mpsc::channel();
-            let result = Mutex::new(result);
-            let (one, cancel) =
-                (AssertUnwindSafe(|| self.one(at as u64, epoch, seed, &cancel)), &cancel);
-            scope.spawn(move || {
-                let panicked = |_| Err(Error::Internal("a step panicked".into()));
-                done.send(catch_unwind(one).unwrap_or_else(panicked))
-            });
-            loop {
-                let wait =
-                    || result.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE);
-                if let Ok(batch) = py.detach(wait) {
-                    return batch.map_err(raise);
-                }
-                if let Err(error) = py.check_signals() {
-                    cancel.cancel();
-                    return Err(error);
-                }
-            }
-        });
-        export_batch(py, batch?, true, &Names::default())
+        let batch = patiently(py, |cancel| self.one(at as u64, epoch, seed, cancel))?;
+        export_batch(py, batch, true, &Names::default())
+    }
+
+    /// What a function gives, tried on a few of the samples that this pipeline gives.
+    fn learn(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        code: Py<Blob>,
+        random: bool,
+        timeout: f64,
+        host: Words,
+    ) -> PyResult<String> {
+        self.learnt(py, name, code.get(), (random, timeout), host)
     }
 
     /// Saves an epoch to a folder of Arrow files. `tell` is called with shards done, shards, places
@@ -218,8 +219,8 @@ impl Pipeline {
         };
         let work = || {
             let store = Arc::clone(&self.store);
-            let plan = &self.opened.plan;
-            let shards = Shards::cut(plan, store, &blobs, (Seed(seed), epoch), size)?;
+            let again = self.opened.again(&blobs)?;
+            let shards = Shards::cut_opened(again, store, (Seed(seed), epoch), size)?;
             let (cancel, progress) =
                 (cancel.clone(), Some(&note as &(dyn Fn(&SaveProgress) + Sync)));
             let options = SaveOptions { run, cancel, progress };
@@ -296,6 +297,34 @@ impl Pipeline {
         let own = feedline_engine::State::new(&self.opened, position, seed, rank, world);
         Ok((own.to_json(), epoch))
     }
+}
+
+/// Does work on a thread of its own, and ends it if the user interrupts.
+pub(crate) fn patiently<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce(&Cancel) -> Result<T> + Send,
+) -> PyResult<T> {
+    let cancel = Cancel::default();
+    std::thread::scope(|scope| {
+        let (done, result) = std::sync::mpsc::channel();
+        let result = Mutex::new(result);
+        let (work, cancel) = (AssertUnwindSafe(|| work(&cancel)), &cancel);
+        scope.spawn(move || {
+            let panicked = |_| Err(Error::Internal("a step panicked".into()));
+            done.send(catch_unwind(work).unwrap_or_else(panicked))
+        });
+        loop {
+            let wait =
+                || result.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE);
+            if let Ok(done) = py.detach(wait) {
+                return done.map_err(raise);
+            }
+            if let Err(error) = py.check_signals() {
+                cancel.cancel();
+                return Err(error);
+            }
+        }
+    })
 }
 
 impl Pipeline {

@@ -2,7 +2,8 @@
 
 use crate::Usage;
 use anyhow::{Context, Result, bail};
-use feedline_core::{Blobs, Buffer, BufferMut, DType, Error, Seed, Store, Tensor};
+use feedline_core::{Blobs, Buffer, BufferMut, DType, Error, Host, Seed, Store, Tensor};
+use feedline_engine::host::{HostCommand, Hosts};
 use feedline_engine::{Delivery, Options, Recording};
 use feedline_ops::{Builtin, Pipeline};
 use feedline_plan::{Catalog, MAX_BYTES, Plan};
@@ -18,6 +19,39 @@ use std::sync::Arc;
 pub(crate) struct PlanArg {
     /// A file with the plan, - for stdin, or the plan itself
     plan: OsString,
+    #[command(flatten)]
+    functions: Functions,
+}
+
+/// Whether functions of users are run, and how.
+#[derive(clap::Args, Clone)]
+pub(crate) struct Functions {
+    /// Run the functions of plans with this command, such as "python -m feedline.host"; without it,
+    /// plans that have some are refused
+    #[arg(long, value_name = "COMMAND")]
+    functions: Option<String>,
+    /// Address space that each process which runs functions may have [default: any]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "functions")]
+    functions_memory: Option<usize>,
+}
+
+impl Functions {
+    /// The command that runs functions, if they are.
+    pub(crate) fn command(&self) -> Result<Option<HostCommand>> {
+        let Some(line) = &self.functions else { return Ok(None) };
+        let mut command = HostCommand::parse(line).map_err(|_| {
+            Usage(format!(
+                "--functions {line:?}: this is no command; write \"python -m feedline.host\""
+            ))
+        })?;
+        command.memory = self.functions_memory.map(|bytes| bytes as u64);
+        Ok(Some(command))
+    }
+
+    /// Who runs functions, if anybody does.
+    pub(crate) fn host(&self) -> Result<Option<Arc<dyn Host>>> {
+        Ok(self.command()?.map(|command| Arc::new(Hosts::new(command)) as _))
+    }
 }
 
 /// A plan, and the file it came from.
@@ -71,10 +105,15 @@ impl PlanArg {
         Ok((plan, blobs, feedline_store::machine_store()?))
     }
 
+    /// Who runs its functions, if anybody does.
+    pub(crate) fn host(&self) -> Result<Option<Arc<dyn Host>>> {
+        self.functions.host()
+    }
+
     /// Reads the plan, checks it and opens its data.
     pub(crate) fn open(&self) -> Result<Opened> {
         let (plan, blobs, store) = self.load()?;
-        let pipeline = Pipeline::open(&plan, &*store, &blobs)?;
+        let pipeline = Pipeline::open_with(&plan, &*store, &blobs, self.functions.host()?)?;
         Ok(Opened { pipeline: Arc::new(pipeline), store })
     }
 

@@ -68,12 +68,14 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     if out.as_os_str().is_empty() {
         bail!(Usage("the folder to save to has no name".into()));
     }
+    let host = plan.host()?;
     let (plan, blobs, store) = plan.load()?;
+    let pipeline = Pipeline::open_with(&plan, &*store, &blobs, host)?;
     let service = match dispatcher {
         None => None,
         Some(url) => {
             let control: Arc<dyn Control> = Arc::new(asking.connect(url, false)?);
-            Some((control, asking.stream()?, Pipeline::open(&plan, &*store, &blobs)?))
+            Some((control, asking.stream()?, pipeline.again(&blobs)?))
         }
     };
     let size = match (rows, shard) {
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
         (None, Some(bytes)) => ShardSize::Bytes(*bytes as u64),
         (None, None) => ShardSize::default(),
     };
-    let shards = Shards::cut(&plan, store, &blobs, (Seed(*seed), *epoch), size)?;
+    let shards = Shards::cut_opened(pipeline, store, (Seed(*seed), *epoch), size)?;
     let plan = shards.table().plan.clone();
     let usual = Options::default();
     let run = Options {

@@ -45,6 +45,9 @@ pub enum Error {
     /// More bad records than the pipeline allows.
     #[error("{0}")]
     Budget(String),
+    /// A filter leaves the sample out: nothing is wrong with it, and nobody counts it.
+    #[error("left out by a filter")]
+    Filtered,
     /// The run was asked to stop.
     #[error("cancelled")]
     Cancelled,
@@ -73,6 +76,18 @@ impl Error {
     #[must_use]
     pub fn is_record(&self) -> bool {
         matches!(self, Self::Record { .. })
+    }
+
+    /// Whether a filter left the sample out, which is no failure.
+    #[must_use]
+    pub fn is_filtered(&self) -> bool {
+        matches!(self, Self::Filtered)
+    }
+
+    /// Whether this concerns one sample alone, so that a run may go on without it.
+    #[must_use]
+    pub fn is_of_one_sample(&self) -> bool {
+        self.is_record() || self.is_filtered()
     }
 
     /// Completes a record's error with where it happened; parts already known are kept.

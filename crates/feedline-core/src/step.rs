@@ -1,7 +1,7 @@
 //! What a step is: sources, steps that order, steps that turn one sample into another.
 
 use crate::{
-    Cancel, Draws, EpochSeed, Error, Extent, Length, Name, Permutation, Pool, Result, Sample,
+    Cancel, Draws, EpochSeed, Error, Extent, Host, Length, Name, Permutation, Pool, Result, Sample,
     SampleSeed, Spec, StepId, Store, Tensor,
 };
 use std::any::Any;
@@ -227,11 +227,31 @@ pub trait Map: Send + Sync {
     /// may keep what it found out about a sample under that name.
     fn bind(&mut self, _identity: Option<&str>) {}
 
+    /// Told once, when the data is opened: the plan's large arguments, and who runs functions here,
+    /// if anybody does.
+    ///
+    /// # Errors
+    ///
+    /// If an argument that the step needs was not handed over.
+    fn attach(&mut self, _blobs: &Blobs, _host: Option<&Arc<dyn Host>>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The function that the step has a host run, by its name; `None` for a step that needs no host.
+    fn function(&self) -> Option<&str> {
+        None
+    }
+
+    /// Whether the step leaves samples out, with [`Error::Filtered`].
+    fn is_filter(&self) -> bool {
+        false
+    }
+
     /// Does the work on one sample. Random choices come from [`Context::draws`].
     ///
     /// # Errors
     ///
-    /// If this sample cannot be used.
+    /// If this sample cannot be used, or is left out.
     fn map(&self, sample: Sample, context: &mut Context<'_>) -> Result<Sample>;
 
     /// Which fields have to be at hand before `map` is called, out of those that are still to be

@@ -446,7 +446,8 @@ fn batches_before(pipeline: &Pipeline, position: &Position, options: &Options) -
     }
 }
 
-/// Leaves a bad sample out, if the pipeline allows that: counts it and writes it down.
+/// Leaves a bad sample out, if the pipeline allows that: counts it and writes it down. One that a
+/// filter left out is not counted.
 ///
 /// # Errors
 ///
@@ -457,6 +458,9 @@ pub(crate) fn leave_out(
     skipped: &mut u64,
     error: Error,
 ) -> Result<()> {
+    if error.is_filtered() {
+        return Ok(());
+    }
     let Policy::Skip { count, share, file } = &pipeline.policy else { return Err(error) };
     if !error.is_record() {
         return Err(error);

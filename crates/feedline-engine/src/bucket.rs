@@ -230,6 +230,6 @@ pub(crate) fn steps_between(
         add(size, count - looked_at - 1, 0, &[]);
         add(last, 1, 0, &[]);
     }
-    let skips = pipeline.policy != feedline_core::Policy::Raise;
+    let skips = pipeline.leaves_out();
     Steps::Between(if skips { 0 } else { least }, most)
 }

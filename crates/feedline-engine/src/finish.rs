@@ -9,8 +9,8 @@
 use crate::arrange::whole_batch;
 use crate::group::{Done, Group};
 use feedline_core::{
-    Address, Cursor, EpochSeed, Error, Name, Policy, Pool, Position, Result, Rows, Sample,
-    SampleSeed, Seed, Tensor, Workspace,
+    Address, Cursor, EpochSeed, Error, Name, Pool, Position, Result, Rows, Sample, SampleSeed,
+    Seed, Tensor, Workspace,
 };
 use feedline_ops::{Pipeline, Progress, Task};
 use feedline_plan::Plan;
@@ -131,7 +131,7 @@ impl Finish {
             group.finish_row(Done { row, index: address.index, result });
         }
         self.workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
-        if self.pipeline.policy == Policy::Raise {
+        if !self.pipeline.leaves_out() {
             return match group.first_bad() {
                 Some((_, error)) => Err(error),
                 None => {
@@ -140,7 +140,7 @@ impl Finish {
             };
         }
         let (good, bad) = group.into_good_rows(&self.pipeline)?;
-        match bad.iter().find(|(_, error)| !error.is_record()) {
+        match bad.iter().find(|(_, error)| !error.is_of_one_sample()) {
             Some((_, error)) => Err(error.clone()),
             None => Ok(Rows::Some { good, bad }),
         }

@@ -22,6 +22,7 @@ mod explain;
 mod fetch;
 mod finish;
 mod group;
+pub mod host;
 mod lane;
 mod loose;
 mod memory;

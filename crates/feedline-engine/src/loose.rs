@@ -40,8 +40,9 @@ impl Loose {
             (self.epoch, self.skipped) = (epoch, 0);
         }
         for (_, error) in bad {
+            let before = self.skipped;
             leave_out(&self.pipeline, epoch, &mut self.skipped, error)?;
-            self.left_out += 1;
+            self.left_out += self.skipped - before;
         }
         if good.is_empty() {
             return Ok(None);

@@ -190,7 +190,7 @@ impl Ready {
         let batch = epoch.batches.back_mut()?;
         let values = match result {
             Ok(values) => values,
-            Err(error) if !counted && error.is_record() => {
+            Err(error) if !counted && error.is_of_one_sample() => {
                 epoch.placed.mark(number);
                 batch.numbers.push(number);
                 batch.bad.push((place, error));

@@ -11,6 +11,7 @@ use crate::team::{Crew, Team};
 use crate::{Options, Steps};
 use feedline_core::{Batch, Buffer, Error, Pool, Position, Result, Store};
 use feedline_ops::Pipeline;
+use std::any::Any;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ pub struct Run {
     failed: Option<Error>,
     over: bool,
     started: Instant,
+    /// Keeps processes for functions; dropped after the threads that call them.
+    _functions: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Run {
@@ -58,7 +61,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// If the options make no sense.
+    /// If the options make no sense, or its functions cannot be run here.
     pub fn start_in(
         team: &Team,
         pipeline: Arc<Pipeline>,
@@ -80,6 +83,7 @@ impl Run {
         position: Position,
         options: Options,
     ) -> Result<Self> {
+        let functions = pipeline.host()?.map(|host| host.hold(team.threads()));
         let lane = Arc::new(Lane::new(pipeline, store, options, pool, team.threads()));
         let (batch, most) = (lane.budget.batch_bytes, machine_memory());
         if let Some(bytes) = batch.filter(|bytes| *bytes as u64 > most) {
@@ -98,6 +102,7 @@ impl Run {
             failed: None,
             over: false,
             started: Instant::now(),
+            _functions: functions,
         })
     }
 

@@ -53,7 +53,7 @@ fn steps(pipeline: &Pipeline) -> Vec<String> {
             if at == 0 {
                 return call.step.clone();
             }
-            let hash = Fingerprint::of(call.to_string().as_bytes()).to_string();
+            let hash = Fingerprint::of(call.identity().to_string().as_bytes()).to_string();
             format!("{}:{}", call.step, &hash[..6])
         })
         .collect()

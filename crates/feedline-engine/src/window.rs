@@ -137,7 +137,7 @@ impl WindowRun {
             Rows::Batch(whole_batch(*group, pipeline, &lane.pool, options.with_index)?)
         } else {
             let (good, bad) = group.into_good_rows(pipeline)?;
-            if let Some((_, error)) = bad.iter().find(|(_, error)| !error.is_record()) {
+            if let Some((_, error)) = bad.iter().find(|(_, error)| !error.is_of_one_sample()) {
                 return Err(error.clone());
             }
             Rows::Some { good, bad }

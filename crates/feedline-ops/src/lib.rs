@@ -7,6 +7,8 @@
 //!                                     voxels
 //! ```
 //!
+//! Functions that users wrote (`function/`) may stand anywhere between `source/` and `batch/`.
+//!
 //! [`Pipeline`] binds a plan's steps to each other and to the data, and [`plain`] runs it on one
 //! thread without buffers: that run defines what a pipeline means. `keep/` holds the cache, which may stand
 //! between any of them and changes no result. Below the steps lie `codec/`
@@ -16,6 +18,7 @@
 pub mod batch;
 pub mod codec;
 pub mod decode;
+pub mod function;
 pub mod image;
 pub mod keep;
 pub mod kernel;

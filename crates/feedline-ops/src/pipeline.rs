@@ -10,7 +10,7 @@ use crate::keep;
 use crate::order::Shard;
 use crate::registry::{Builtin, Step};
 use feedline_core::{
-    Address, Before, Blobs, Cache, Context, Cursor, Error, Length, Map, Order, OrderRun, Policy,
+    Address, Before, Blobs, Cache, Context, Cursor, Error, Host, Length, Map, Order, OrderRun, Policy,
     Result, SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
 };
 use feedline_plan::{Call, Fingerprint, Plan};
@@ -25,7 +25,7 @@ pub struct BoundMap {
     pub id: StepId,
     /// The prepared step.
     pub map: Box<dyn Map>,
-    /// The step and its arguments, as the plan spells them.
+    /// The step and the arguments that decide what it gives, as the plan spells them.
     pub call: String,
 }
 
@@ -57,6 +57,7 @@ pub struct Pipeline {
     /// What is delivered.
     pub output: Spec,
     length: Length,
+    host: Option<Arc<dyn Host>>,
 }
 
 /// Where in a pipeline samples are kept.
@@ -151,7 +152,8 @@ fn check(plan: &Plan, store: Option<&dyn Store>) -> Result<Checked> {
             }
             Step::Map(mut map) => {
                 sample = map.prepare(&sample)?;
-                maps.push(BoundMap { name, id, map, call: calls[at + 1].to_string() });
+                let call = calls[at + 1].identity().to_string();
+                maps.push(BoundMap { name, id, map, call });
             }
             Step::Batch(recipe) => {
                 (output, padded) = recipe.output(&sample)?;
@@ -268,9 +270,23 @@ impl Pipeline {
     ///
     /// As [`Pipeline::check`], or if the data is missing.
     pub fn open(plan: &Plan, store: &dyn Store, blobs: &Blobs) -> Result<Self> {
+        Self::open_with(plan, store, blobs, None)
+    }
+
+    /// As [`Pipeline::open`], with somebody who runs the functions of its steps.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::open`].
+    pub fn open_with(
+        plan: &Plan,
+        store: &dyn Store,
+        blobs: &Blobs,
+        host: Option<Arc<dyn Host>>,
+    ) -> Result<Self> {
         let checked = check(plan, Some(store))?;
         let source = checked.source.open(store, blobs)?;
-        Self::bind(checked, source, blobs)
+        Self::bind(checked, source, blobs, host)
     }
 
     /// The same pipeline on one part of its data, which need not be opened again.
@@ -281,7 +297,8 @@ impl Pipeline {
     pub fn shard(&self, shard: &Shard, blobs: &Blobs) -> Result<Self> {
         let mut calls = self.plan.calls().to_vec();
         calls.insert(1, Call::of(shard)?);
-        let bound = Self::bind(check(&Plan::new(calls), None)?, Arc::clone(&self.source), blobs)?;
+        let checked = check(&Plan::new(calls), None)?;
+        let bound = Self::bind(checked, Arc::clone(&self.source), blobs, self.host.clone())?;
         Ok(bound.keeping_as(self))
     }
 
@@ -291,7 +308,8 @@ impl Pipeline {
     ///
     /// None that opening it did not meet.
     pub fn again(&self, blobs: &Blobs) -> Result<Self> {
-        let bound = Self::bind(check(&self.plan, None)?, Arc::clone(&self.source), blobs)?;
+        let checked = check(&self.plan, None)?;
+        let bound = Self::bind(checked, Arc::clone(&self.source), blobs, self.host.clone())?;
         Ok(bound.keeping_as(self))
     }
 
@@ -305,13 +323,21 @@ impl Pipeline {
         self
     }
 
-    fn bind(checked: Checked, source: Arc<dyn Source>, blobs: &Blobs) -> Result<Self> {
+    fn bind(
+        checked: Checked,
+        source: Arc<dyn Source>,
+        blobs: &Blobs,
+        host: Option<Arc<dyn Host>>,
+    ) -> Result<Self> {
         let Checked { plan, input, orders, mut maps, batch, .. } = checked;
         let Checked { bucket, padded, policy, cache, sample, output, .. } = checked;
         if let (Policy::Raise, Some(error)) = (&policy, source.known_bad()) {
             return Err(error);
         }
         let names = bind_maps(&mut maps, &source.manifest());
+        for step in &mut maps {
+            step.map.attach(blobs, host.as_ref())?;
+        }
         let mut length = Length::Finite(source.length());
         let mut order: Vec<Box<dyn OrderRun>> = Vec::new();
         let (mut order_names, mut fixed) = (Vec::new(), true);
@@ -345,6 +371,7 @@ impl Pipeline {
             sample,
             output,
             length,
+            host,
         })
     }
 
@@ -370,7 +397,35 @@ impl Pipeline {
     /// batches are arithmetic.
     #[must_use]
     pub fn is_counted(&self) -> bool {
-        self.policy == Policy::Raise && self.bucket.is_none()
+        self.policy == Policy::Raise && self.bucket.is_none() && !self.filters()
+    }
+
+    /// Whether samples may be missing from what is delivered: bad ones, or filtered ones.
+    #[must_use]
+    pub fn leaves_out(&self) -> bool {
+        self.policy != Policy::Raise || self.filters()
+    }
+
+    fn filters(&self) -> bool {
+        self.maps.iter().any(|step| step.map.is_filter())
+    }
+
+    /// Who runs the functions of its steps, if it has any. Each run holds on to it.
+    ///
+    /// # Errors
+    ///
+    /// If it has some and nobody runs them here; names the first.
+    pub fn host(&self) -> Result<Option<&Arc<dyn Host>>> {
+        let found =
+            self.maps.iter().find_map(|step| step.map.function().map(|name| (step.name, name)));
+        match (found, &self.host) {
+            (None, _) => Ok(None),
+            (Some(_), Some(host)) => Ok(Some(host)),
+            (Some((step, name)), None) => Err(Error::pipeline(format!(
+                "{step}: the function {name} is to be run, and no host for functions was named here, \
+                 such as \"python -m feedline.host\" (--functions, in a shell)"
+            ))),
+        }
     }
 
     /// The plan's fingerprint.

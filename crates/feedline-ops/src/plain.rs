@@ -118,6 +118,9 @@ impl Plain {
     }
 
     fn skip(&mut self, error: Error) -> Result<()> {
+        if error.is_filtered() {
+            return Ok(());
+        }
         let Policy::Skip { count, share, .. } = &self.pipeline.policy else { return Err(error) };
         if !error.is_record() {
             return Err(error);

@@ -103,7 +103,7 @@ pub struct Builtin;
 
 impl Builtin {
     fn rows() -> impl Iterator<Item = Row> {
-        let tables: [&'static [Row]; 8] = [
+        let tables: [&'static [Row]; 9] = [
             crate::source::STEPS,
             crate::order::STEPS,
             crate::decode::STEPS,
@@ -111,6 +111,7 @@ impl Builtin {
             crate::volume::STEPS,
             crate::table::STEPS,
             crate::keep::STEPS,
+            crate::function::STEPS,
             crate::batch::STEPS,
         ];
         tables.into_iter().flatten().copied()

@@ -5,6 +5,8 @@ use feedline_plan::Catalog;
 use feedline_testkit::{Fixtures, run_script, scripts_in};
 use std::path::Path;
 
+feedline_testkit::serve_functions!();
+
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/pipelines"))
 }

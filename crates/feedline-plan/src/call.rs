@@ -28,7 +28,20 @@ impl Call {
             Err(error) => Err(Error::pipeline(format!("{}: {error}", R::NAME))),
         }
     }
+
+    /// The call without the arguments that do not decide what comes out: those of [`ASIDE`].
+    #[must_use]
+    pub fn identity(&self) -> Self {
+        let mut args = self.args.clone();
+        args.retain(|name, _| !ASIDE.contains(&name.as_str()));
+        Self { step: self.step.clone(), args }
+    }
 }
+
+/// Arguments that are no part of what a plan is called. `code` names the bytes in which a function
+/// travels, which differ from one process to the next although the function is the same (the
+/// arguments beside it say which function it is). `timeout` says when to give up.
+pub const ASIDE: [&str; 2] = ["code", "timeout"];
 
 /// The inert description of a step: what is written into a plan.
 pub trait Recipe: Serialize {
@@ -111,9 +124,29 @@ impl Plan {
         Ok(Self { calls: calls.collect::<Result<_>>()? })
     }
 
+    /// The plan without the arguments that do not decide what comes out.
+    #[must_use]
+    pub fn identity(&self) -> Self {
+        Self { calls: self.calls.iter().map(Call::identity).collect() }
+    }
+
     /// What this plan is called wherever equal plans should meet. Call it on a canonical plan.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(self.to_json().as_bytes())
+        Fingerprint::of(self.identity().to_json().as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_function_travels_is_no_part_of_the_fingerprint() {
+        let plan = |text: &str| text.parse::<Plan>().unwrap().fingerprint();
+        let one = plan("range count=3 | map function=f source=1 code=aa");
+        assert_eq!(one, plan("range count=3 | map function=f source=1 code=bb timeout=9"));
+        assert_ne!(one, plan("range count=3 | map function=f source=2 code=aa"));
+        assert_ne!(one, plan("range count=3 | map function=g source=1 code=aa"));
     }
 }

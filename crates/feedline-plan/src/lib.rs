@@ -17,7 +17,7 @@ mod json;
 mod suggest;
 mod text;
 
-pub use call::{Call, Catalog, Plan, Recipe};
+pub use call::{ASIDE, Call, Catalog, Plan, Recipe};
 pub use fingerprint::Fingerprint;
 pub use suggest::did_you_mean;
 

@@ -1,12 +1,14 @@
 //! Tiny data sets that come out the same on every machine.
 
-use feedline_core::{Blobs, Buffer, DType, Element, Field, Layout, Spec, Tensor};
+use feedline_core::{Blobs, Buffer, DType, Element, Field, Host, Layout, Spec, Tensor};
 use feedline_ops::codec::{self, Subsampling};
 use feedline_ops::sink::{ArrowWriter, Table, shard_name};
 use feedline_plan::Fingerprint;
 use image::{DynamicImage, ImageBuffer, ImageFormat};
+use std::any::Any;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A temporary folder of small data, and the names by which pipelines call it.
@@ -32,12 +34,17 @@ use tempfile::TempDir;
 /// | `$ARROW` | two Arrow files of 3 and 2 rows: numbers, tensors, lists, bytes, text, truth values |
 /// | `$ARROWIMAGES` | an Arrow file of 4 RGB images of 7×5 pixels, and `label` |
 /// | `$HALFSAVED` | a folder that was being saved: 2 of its 3 shards are there |
+/// | `$DOUBLE`, `$JITTER`, `$EVEN` … | functions on whole numbers in the field `index` |
 /// | `$TMP` | an empty folder to write to |
 pub struct Fixtures {
     folder: TempDir,
     /// Arrays by their hash.
     pub blobs: Blobs,
     names: Vec<(&'static str, String)>,
+    /// Runs the functions of `$DOUBLE` and others, in test binaries that can be started as hosts.
+    pub host: Arc<dyn Host>,
+    /// Keeps its processes from one run to the next.
+    _hold: Box<dyn Any + Send + Sync>,
 }
 
 /// The colour at a place of picture `seed`: smooth, with a little texture, different per picture.
@@ -90,13 +97,16 @@ impl Fixtures {
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("feedline-test-").tempdir();
         let folder = folder.expect("a temporary folder can be made");
-        let mut this = Self { folder, blobs: Blobs::new(), names: Vec::new() };
+        let host: Arc<dyn Host> = Arc::new(crate::test_hosts());
+        let hold = host.hold(0);
+        let mut this = Self { folder, blobs: Blobs::new(), names: Vec::new(), host, _hold: hold };
         this.images();
         this.lists();
         this.arrays();
         this.scans();
         this.lengths();
         this.arrow();
+        this.functions();
         std::fs::create_dir(this.path("tmp")).expect("a folder can be made");
         this.names.push(("$TMP", this.text("tmp")));
         // The longest first, so that no name is taken for the beginning of another.
@@ -166,6 +176,28 @@ impl Fixtures {
         let hidden =
             values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(value, name));
         hidden.replace(self.folder.path().to_str().unwrap_or("\0"), "$ROOT")
+    }
+
+    fn functions(&mut self) {
+        for (name, line) in [
+            ("$DOUBLE", "double index"),
+            ("$JITTER", "jitter index"),
+            ("$EVEN", "even index"),
+            ("$NOTHING", "nothing index"),
+            ("$COUNT", "count index"),
+            ("$SAME", "same label"),
+            ("$FAIL", "fail index"),
+            ("$EXIT", "exit index"),
+            ("$HANG", "hang index"),
+            ("$NOISE", "noise index"),
+            ("$HUGE", "huge index"),
+            ("$HALF", "half index"),
+            ("$OUTSIDE", "outside index"),
+            ("$REFUSE", "refuse index"),
+        ] {
+            let code = self.add(Tensor::bytes(Buffer::from(line.as_bytes())));
+            self.names.push((name, code));
+        }
     }
 
     fn images(&mut self) {

@@ -10,6 +10,7 @@
 //! Only tests depend on this crate.
 
 mod fixtures;
+mod functions;
 mod laws;
 pub mod proxy;
 mod script;
@@ -19,6 +20,7 @@ pub mod volumes;
 
 pub use feedline_journal::Coins;
 pub use fixtures::{Fixtures, encode_jpeg, encode_with, pixels};
+pub use functions::{serve_if_asked, test_host_command, test_hosts};
 pub use laws::{Outcome, assert_laws, assert_laws_within, engine_epoch, open, places, plain_epoch};
 pub use script::{plans_in, run_script, scripts_in};
 pub use show::{show_batch, show_tensor};

@@ -6,6 +6,7 @@
 
 use crate::{ConsumerIndex, JobId, Reply, Request};
 use feedline_core::Blobs;
+use feedline_plan::{Call, Plan};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -42,12 +43,22 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// The name under which it is registered: the same content has the same one.
+    /// The name under which it is registered: the same content has the same one. The bytes in which
+    /// functions travel are no part of it: each process makes others of the same function.
     #[must_use]
     pub fn id(&self) -> DatasetId {
         let Self { plan, manifest, blobs } = self;
+        let (mut plan, mut carriers) = (plan.clone(), Vec::new());
+        if let Ok(read) = Plan::from_json(&plan) {
+            let code = |call: &Call| call.args.get("code")?.as_str().map(str::to_owned);
+            carriers = read.calls().iter().filter_map(code).collect();
+            if !carriers.is_empty() {
+                plan = read.identity().to_json();
+            }
+        }
+        let blobs = blobs.iter().filter(|blob| !carriers.contains(blob));
         let mut hasher = blake3::Hasher::new();
-        for part in [plan, manifest].into_iter().chain(blobs) {
+        for part in [&plan, manifest].into_iter().chain(blobs) {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
@@ -233,5 +244,18 @@ mod tests {
         ];
         assert_eq!(one.id(), same.id());
         assert!(others.iter().all(|other| other.id() != one.id()));
+    }
+
+    #[test]
+    fn the_bytes_in_which_a_function_travels_name_no_dataset() {
+        let dataset = |source: &str, code: &str| {
+            let text = format!("range count=3 | map function=f source={source} code={code}");
+            let plan = text.parse::<Plan>().unwrap().to_json();
+            Dataset { plan, manifest: String::new(), blobs: vec![code.to_owned(), "other".into()] }
+        };
+        assert_eq!(dataset("s", "aa").id(), dataset("s", "bb").id());
+        assert_ne!(dataset("s", "aa").id(), dataset("t", "aa").id());
+        let less = Dataset { blobs: vec!["aa".into()], ..dataset("s", "aa") };
+        assert_ne!(less.id(), dataset("s", "aa").id());
     }
 }

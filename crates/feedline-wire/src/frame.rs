@@ -587,6 +587,7 @@ pub(crate) fn put_error(out: &mut Vec<u8>, error: &Error) {
         Error::Cancelled => text(out, 7, ""),
         Error::Internal(message) => text(out, 8, message),
         Error::Service(message) => text(out, 9, message),
+        Error::Filtered => text(out, 10, ""),
         // Whoever adds a variant decides here how it travels; until then its words do.
         other => text(out, 8, &other.to_string()),
     }
@@ -615,6 +616,7 @@ pub(crate) fn read_error(reading: &mut Reading<'_>) -> io::Result<Error> {
         7 => Error::Cancelled,
         8 => Error::Internal(message),
         9 => Error::Service(message),
+        10 => Error::Filtered,
         other => return Err(malformed(format!("an error of unknown sort {other}"))),
     })
 }
@@ -745,6 +747,7 @@ mod tests {
             Error::Cancelled,
             Error::Internal("i".into()),
             Error::Service("s".into()),
+            Error::Filtered,
         ];
         for error in errors {
             let read = decode_error(&encode_error(&error)).unwrap();

@@ -1,13 +1,15 @@
 //! The datasets that a worker has opened.
 
 use feedline_cache::Allowed;
-use feedline_core::{Blobs, Error, Result, Store};
+use feedline_core::{Blobs, Error, Host, Result, Store};
+use feedline_engine::host::{HostCommand, Hosts};
 use feedline_engine::machine_memory;
 use feedline_ops::Pipeline;
 use feedline_ops::order::{By, Shard};
 use feedline_plan::Plan;
 use feedline_wire::Part;
 use feedline_wire::control::{Control, Dataset, DatasetId, Failure};
+use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,6 +23,8 @@ pub(crate) struct Opened {
     pub pipeline: Arc<Pipeline>,
     pub store: Arc<dyn Store>,
     pub blobs: Blobs,
+    /// Keeps processes for its functions.
+    _functions: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// A dataset, or a part of one.
@@ -41,12 +45,22 @@ pub(crate) struct Catalogue {
     cache: Allowed,
     entries: Mutex<HashMap<Key, Entry>>,
     changed: Condvar,
+    /// Runs functions, for so many threads, if the operator allowed them.
+    host: Option<Arc<dyn Host>>,
+    threads: usize,
 }
 
 impl Catalogue {
-    pub(crate) fn new(control: Arc<dyn Control>, store: Arc<dyn Store>, cache: Allowed) -> Self {
+    pub(crate) fn new(
+        control: Arc<dyn Control>,
+        store: Arc<dyn Store>,
+        cache: Allowed,
+        functions: Option<HostCommand>,
+        threads: usize,
+    ) -> Self {
+        let host = functions.map(|command| Arc::new(Hosts::new(command)) as Arc<dyn Host>);
         let (entries, changed) = (Mutex::default(), Condvar::new());
-        Self { control, store, cache, entries, changed }
+        Self { control, store, cache, entries, changed, host, threads }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
@@ -95,7 +109,15 @@ impl Catalogue {
         let (dataset, blobs) = self.control.dataset(id).map_err(unanswered)?;
         let Dataset { plan, manifest, .. } = &dataset;
         let plan = Plan::read(plan)?;
-        let pipeline = Pipeline::open(&plan, &*self.store, &blobs)?;
+        let pipeline = Pipeline::open_with(&plan, &*self.store, &blobs, self.host.clone())?;
+        let host = pipeline.host().map_err(|_| {
+            Error::Service(
+                "this worker runs no functions, and the plan has some (map, filter): its operator can \
+                 allow them with --functions \"python -m feedline.host\""
+                    .into(),
+            )
+        })?;
+        let functions = host.map(|host| host.hold(self.threads));
         let found = pipeline.source.manifest();
         if found != *manifest {
             return Err(Error::Source(format!(
@@ -103,9 +125,9 @@ impl Catalogue {
                  files were added, removed or modified, or another folder is mounted here"
             )));
         }
-        let pipeline = Arc::new(pipeline);
-        feedline_cache::attach(&pipeline, &self.store, machine_memory(), &self.cache)?;
-        Ok(Opened { pipeline, store: Arc::clone(&self.store), blobs })
+        let (pipeline, store) = (Arc::new(pipeline), Arc::clone(&self.store));
+        feedline_cache::attach(&pipeline, &store, machine_memory(), &self.cache)?;
+        Ok(Opened { pipeline, store, blobs, _functions: functions })
     }
 
     /// Forgets all datasets but these.
@@ -120,7 +142,8 @@ impl Opened {
         let by = if files { By::File } else { By::Sample };
         let pipeline = self.pipeline.shard(&Shard { index, of, by }, &self.blobs)?;
         let (store, blobs) = (Arc::clone(&self.store), self.blobs.clone());
-        Ok(Self { pipeline: Arc::new(pipeline), store, blobs })
+        // The whole dataset stays in the catalogue, with the processes for its functions.
+        Ok(Self { pipeline: Arc::new(pipeline), store, blobs, _functions: None })
     }
 }
 

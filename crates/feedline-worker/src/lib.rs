@@ -27,6 +27,7 @@ use beat::Beating;
 use catalogue::Catalogue;
 use feedline_cache::Allowed;
 use feedline_core::{Error, Pool, Result, Store};
+use feedline_engine::host::HostCommand;
 use feedline_engine::{Team, machine_memory};
 use feedline_rpc::http::{HttpOptions, HttpServer};
 use feedline_shm::Segments;
@@ -67,6 +68,8 @@ pub struct Options {
     pub cache: Allowed,
     /// Folders beneath which it writes what is saved on the service; none, and it writes nothing.
     pub save_to: Vec<PathBuf>,
+    /// The command that runs functions of users; none, and plans with functions are refused.
+    pub functions: Option<HostCommand>,
     /// How connections behave, whom they let in, and how they are encrypted.
     pub server: ServerOptions,
     /// Where to serve `/metrics`, `/status` and `/health`, such as `127.0.0.1:0`, and to whom.
@@ -85,6 +88,7 @@ impl Default for Options {
             shared_memory: part_of_memory(2).min(4_000_000_000),
             cache: Allowed { ram: Some(part_of_memory(8) as u64), disk: Some(None), alone: true },
             save_to: Vec::new(),
+            functions: None,
             server: ServerOptions::default(),
             http: None,
         }
@@ -128,6 +132,7 @@ impl Worker {
             shared_memory,
             cache,
             save_to,
+            functions,
             server,
             http,
         } = options;
@@ -141,7 +146,13 @@ impl Worker {
             Pool::over(memory, move |bytes| take(bytes)??)
         };
         let shared = Arc::new(Shared {
-            catalogue: Catalogue::new(Arc::clone(&control), store, cache),
+            catalogue: Catalogue::new(
+                Arc::clone(&control),
+                store,
+                cache,
+                functions,
+                team.threads(),
+            ),
             saving: Saving::new(save_to)?,
             shelf: Shelf::new(shelf),
             team,

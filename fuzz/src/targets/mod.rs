@@ -3,6 +3,7 @@
 pub mod control;
 pub mod files;
 pub mod frames;
+pub mod functions;
 pub mod journal;
 pub mod plans;
 pub mod states;
@@ -42,6 +43,8 @@ pub const TARGETS: &[Target] = &[
     target("borrowed", stream::borrowed, stream::borrowed_corpus),
     target("message", control::message, control::message_corpus),
     target("conversation", control::conversation, control::conversation_corpus),
+    target("answer", functions::answer, functions::answer_corpus),
+    target("request", functions::request, functions::request_corpus),
     target("journal", journal::journal, journal::journal_corpus),
     target("record", journal::record, journal::record_corpus),
     target("state", states::state, states::state_corpus),

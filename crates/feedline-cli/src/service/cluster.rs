@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     let mut workers = Vec::new();
     for number in 1..=args.workers {
         let control = Arc::new(Remote::new(&address).map_err(failed)?);
-        let mut options = Options { name: format!("worker {number}"), ..args.settings.options() };
+        let mut options = Options { name: format!("worker {number}"), ..args.settings.options()? };
         if options.save_to.is_empty() {
             options.save_to.push(PathBuf::from("/"));
         }

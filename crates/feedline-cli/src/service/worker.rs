@@ -4,7 +4,7 @@ use super::Ending;
 use super::logs::Logs;
 use super::trust::{Asking, Serving};
 use crate::Usage;
-use crate::input::parse_bytes;
+use crate::input::{Functions, parse_bytes};
 use crate::output::{Output, complain};
 use anyhow::{Result, bail};
 use feedline_cache::Allowed;
@@ -45,12 +45,14 @@ pub(crate) struct Settings {
     /// Write what is saved on the service to folders beneath this one; may be given several times
     #[arg(long, value_name = "DIR")]
     save_to: Vec<PathBuf>,
+    #[command(flatten)]
+    functions: Functions,
 }
 
 impl Settings {
-    pub(crate) fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Result<Options> {
         let usual = Options::default();
-        Options {
+        Ok(Options {
             threads: self.threads.map_or(usual.threads, usize::from),
             memory: self.memory,
             shelf: self.shelf.unwrap_or(usual.shelf),
@@ -64,8 +66,9 @@ impl Settings {
                 alone: true,
             },
             save_to: self.save_to.clone(),
+            functions: self.functions.command()?,
             ..usual
-        }
+        })
     }
 }
 
@@ -169,7 +172,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
         name: args.name.clone(),
         server,
         http: http.transpose()?,
-        ..args.settings.options()
+        ..args.settings.options()?
     };
     let control = Arc::new(args.asking.connect(&args.dispatcher, serving.insecure)?);
     let worker = Worker::start(control, store, options)?;

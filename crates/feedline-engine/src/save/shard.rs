@@ -172,6 +172,7 @@ impl Shards {
                 Error::Record { origin, index, reason, .. } if self.policy() != &Policy::Raise => {
                     skipped.push(Skipped { place: first + row as u64, index, origin, reason });
                 }
+                Error::Filtered => {}
                 error => return Err(error),
             }
         }

@@ -61,7 +61,22 @@ impl Shards {
         (seed, epoch): (Seed, u64),
         size: ShardSize,
     ) -> Result<Self> {
-        let pipeline = Pipeline::open(plan, &*store, blobs)?;
+        Self::cut_opened(Pipeline::open(plan, &*store, blobs)?, store, (seed, epoch), size)
+    }
+
+    /// As [`Shards::cut`], of a pipeline that is opened already.
+    ///
+    /// # Errors
+    ///
+    /// As [`Shards::cut`], but for opening it.
+    pub fn cut_opened(
+        pipeline: Pipeline,
+        store: Arc<dyn Store>,
+        (seed, epoch): (Seed, u64),
+        size: ShardSize,
+    ) -> Result<Self> {
+        // Nobody could learn how large a row is.
+        pipeline.host()?;
         check_savable(&pipeline.sample)?;
         let Some(mut places) = pipeline.length().finite() else {
             return Err(Error::pipeline(
@@ -211,7 +226,7 @@ impl Shards {
     /// Whether a table is one of the same rows.
     fn fits(&self, there: &Table, folder: &Folder) -> Result<()> {
         let here = &self.table;
-        let (old, new) = (Plan::read(&there.plan)?, &self.pipeline.plan);
+        let (old, new) = (Plan::read(&there.plan)?.identity(), &self.pipeline.plan.identity());
         // The same data may lie in another folder: the manifest says what is in it.
         let same = |at: usize| match (old.calls().get(at), new.calls().get(at)) {
             (Some(old), Some(new)) if at == 0 => old.step == new.step,
@@ -298,7 +313,7 @@ fn row_bytes(
                 good += 1;
             }
             // Its shard says so, if it matters.
-            Err(error) if error.is_record() => {}
+            Err(error) if error.is_of_one_sample() => {}
             Err(error) => return Err(error),
         }
     }

@@ -21,9 +21,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod files;
+mod functions;
 mod lengths;
 mod plans;
 mod states;
+
+feedline_testkit::serve_functions!();
 
 fn local() -> Arc<dyn Store> {
     Arc::new(LocalStore)

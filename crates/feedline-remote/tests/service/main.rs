@@ -25,6 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+feedline_testkit::serve_functions!();
+
 /// Nothing takes so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -73,6 +75,7 @@ impl Service {
             threads: 2,
             memory: 64 << 20,
             save_to: self.save_to.clone(),
+            functions: Some(feedline_testkit::test_host_command()),
             ..Default::default()
         };
         self.workers.push(Worker::start(self.control(), store, options).expect("a worker"));

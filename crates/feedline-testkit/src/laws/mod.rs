@@ -54,7 +54,8 @@ impl Outcome {
 /// If the plan is wrong or its data is missing.
 pub fn open(plan: &str, fixtures: &Fixtures) -> Result<Arc<Pipeline>> {
     let plan: Plan = fixtures.expand(plan).parse()?;
-    Ok(Arc::new(Pipeline::open(&plan, &LocalStore, &fixtures.blobs)?))
+    let host = Some(Arc::clone(&fixtures.host));
+    Ok(Arc::new(Pipeline::open_with(&plan, &LocalStore, &fixtures.blobs, host)?))
 }
 
 /// The rest of an epoch by the plain run, `most` batches at most.

@@ -12,7 +12,12 @@ from importlib.metadata import requires
 # The versions that the golden values were made with.
 PACKAGES = ["torch==2.15.0", "torchvision==0.29.2"]
 OTHERS = [
+    # A server of objects that others wrote.
+    "boto3>=1.35",
+    "flask>=3",
+    "flask-cors>=5",
     "jax>=0.7",
+    "moto[s3]>=5",
     "nibabel>=5.3",
     "numpy>=1.26",
     "pillow==13.0.0",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 def images(path: Path) -> Dataset:
     """The images below a folder; its subfolders are the classes, numbered in byte order.
 
+    The folder may be a URL: `s3://bucket/train/`, and likewise `gs://` and `az://`.
+
     Fields: `image` (encoded; add `.decode()`) and `label`. Any mix of JPEG, PNG, WebP, BMP, GIF
     and TIFF, at any depth; files are chosen by extension, hidden ones are left out. `ds.classes`
     has the names of the classes.
@@ -36,8 +38,10 @@ def files(
 ) -> Dataset:
     """A list of files, in this order.
 
-    `paths` is a list of paths, or the path of a CSV file with one `path` or `path,label` a line
-    (then `labels=True` says that it has labels). Labels that are not whole numbers are names of
+    `paths` is a list of paths or URLs, or the path of a CSV file with one `path` or `path,label` a line
+    (then `labels=True` says that it has labels). A text with braces (`x-{000..127}.bin`), and a URL or
+    path that ends in a slash, is no CSV file but stands for files itself, in byte order of their names;
+    so does the URL of anything that is not called `.csv` or `.txt`. Labels that are not whole numbers are names of
     classes. Fields: `data` (the bytes; call it otherwise with `field`) and, with labels, `label`.
     """
     args: dict[str, Any] = {}
@@ -48,7 +52,9 @@ def files(
             raise _core.PipelineError("files: a CSV file brings its own labels; say labels=True")
         if labels:
             args["labels"] = True
-        return Dataset._source("files", {"list": os.fspath(paths), **args})
+        named = os.fspath(paths)
+        argument = "path" if _stands_for_files(named) else "list"
+        return Dataset._source("files", {argument: named, **args})
     listed = [os.fsencode(path) for path in paths]
     if isinstance(labels, bool):
         raise _core.PipelineError("files: labels=True goes with a CSV file; give a list of labels")
@@ -64,6 +70,14 @@ def files(
         args["labels"] = True
     blob = _core.Blob.bytes(b"\n".join(lines))
     return Dataset._source("files", {"blob": blob.hash, **args}, {blob.hash: blob})
+
+
+def _stands_for_files(name: str) -> bool:
+    """Whether a name stands for files, rather than for a list of them."""
+    if os.path.isfile(name):
+        return False
+    listed = name.lower().endswith((".csv", ".txt"))
+    return name.endswith("/") or "{" in name or ("://" in name and not listed)
 
 
 def _quote(cell: bytes) -> bytes:
@@ -102,7 +116,7 @@ def arrays(
 def npy(
     path: Path, fields: Mapping[str, str] | None = None, *, rows: bool = False
 ) -> Dataset:
-    """Arrays that NumPy saved: the `.npy` or `.npz` files below a folder, or one of them.
+    """Arrays that NumPy saved: the `.npy` or `.npz` files below a folder, or one of them; or their URL.
 
     Each file is a sample: with the field `data`, or, if it is an archive (`.npz`), with its arrays.
     `fields={"image": "*_x.npy", "label": "*_y.npy"}` puts files together: the text that `*` stands
@@ -115,7 +129,7 @@ def npy(
 
 
 def arrow(path: Path) -> Dataset:
-    """The rows of Arrow files (IPC file format): those of a folder, or one file.
+    """The rows of Arrow files (IPC file format): those of a folder, or one file; or their URL.
 
     `Dataset.save` writes such folders; `.arrow` and `.feather` files of others are read as well.
     Columns are fields: numbers and truth values, lists and tensors of them, bytes and text.
@@ -129,7 +143,7 @@ def arrow(path: Path) -> Dataset:
 def nifti(
     path: Path, fields: Mapping[str, str] | None = None, *, channel: bool = False
 ) -> Dataset:
-    """Medical scans: the `.nii` or `.nii.gz` files below a folder, or one of them.
+    """Medical scans: the `.nii` or `.nii.gz` files below a folder, or one of them; or their URL.
 
     Each file is a sample with the field `image`; `fields` puts files together as in `fl.npy`. Axes
     are those that nibabel gives; `channel=True` adds one of length 1 in front. Scans whose header

@@ -18,10 +18,14 @@ use std::process::ExitCode;
 
 /// Checks a plan in JSON: its canonical JSON, its text form, its fingerprint, and what it delivers.
 #[pyfunction]
-fn check(plan: &str) -> PyResult<(String, String, String, Vec<String>)> {
+fn check(py: Python<'_>, plan: &str) -> PyResult<(String, String, String, Vec<String>)> {
     let plan = feedline_plan::Plan::read(plan).map_err(error::raise)?;
-    let (plan, output) = feedline_ops::Pipeline::check(&plan, Some(&feedline_store::LocalStore))
-        .map_err(error::raise)?;
+    // Objects may take a while to be looked at.
+    let checked = py.detach(|| {
+        let store = feedline_store::machine_store()?;
+        feedline_ops::Pipeline::check(&plan, Some(&*store))
+    });
+    let (plan, output) = checked.map_err(error::raise)?;
     let fields = output.fields.iter().map(ToString::to_string).collect();
     Ok((plan.to_json(), plan.to_string(), plan.fingerprint().to_string(), fields))
 }

@@ -31,7 +31,8 @@ struct FieldReport {
 }
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
-    let (plan, spec) = Pipeline::check(&args.plan.read()?.plan, Some(&feedline_store::LocalStore))?;
+    let store = feedline_store::machine_store()?;
+    let (plan, spec) = Pipeline::check(&args.plan.read()?.plan, Some(&*store))?;
     let fingerprint = plan.fingerprint().to_string();
     if output.json {
         let field = |field: &Field| {

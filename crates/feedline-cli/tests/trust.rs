@@ -154,6 +154,18 @@ fn other_hosts_are_served_only_with_all_that_takes_and_the_rest_is_named() {
     let nowhere = [&guarded[..], &["--allow-path", "nowhere", "--advertise", "here"]].concat();
     let output = feedline(folder, &nowhere);
     assert!(String::from_utf8_lossy(&output.stderr).contains("nowhere"));
+    for (url, words) in [
+        ("s3://", "no bucket"),
+        ("http://169.254.169.254/", "never read"),
+        ("https://user:canary@host/", "before @"),
+        ("/data", "begins like s3://bucket/"),
+        ("file:///data", "none of the schemes"),
+    ] {
+        let complaint =
+            wrong(folder, &[&guarded[..], &["--allow-url", url, "--advertise", "here"]].concat());
+        assert!(complaint.contains("--allow-url") && complaint.contains(words), "{complaint}");
+        assert!(!complaint.contains("canary"), "{complaint}");
+    }
     let broken =
         [&dispatcher[..], &key, &["--tls-certificate", "key", "--tls-key", "key"]].concat();
     let output = feedline(folder, &broken);

@@ -8,6 +8,7 @@
 //! This crate opens no file and starts no thread. Every other crate speaks in its types.
 
 mod batch;
+mod braces;
 mod buffer;
 mod cache;
 mod cancel;
@@ -25,8 +26,10 @@ mod step;
 mod store;
 mod stretch;
 mod tensor;
+mod url;
 
 pub use batch::Batch;
+pub use braces::expand;
 pub use buffer::{ALIGNMENT, Buffer, BufferMut, Pool, RowsMut, Slots, most_held};
 pub use cache::{Cache, CacheStats, Cost, Fetch, Found, Stored};
 pub use cancel::Cancel;
@@ -47,3 +50,4 @@ pub use step::{
 pub use store::{Attempt, Cut, Entry, Extent, Store};
 pub use stretch::{BadRow, GoodRow, Rows, Stretch};
 pub use tensor::{Shape, Tensor};
+pub use url::{Scheme, Url, is_url, place, redacted};

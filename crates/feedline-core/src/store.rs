@@ -10,7 +10,8 @@ pub struct Entry {
     pub path: PathBuf,
     /// Its length in bytes.
     pub size: u64,
-    /// When it was last changed, in nanoseconds since 1970; 0 if unknown.
+    /// When it was last changed, in nanoseconds since 1970, or, where a store names versions
+    /// otherwise, any number that only this version has; 0 if unknown.
     pub modified: i64,
 }
 
@@ -25,6 +26,9 @@ pub struct Extent<'a> {
     pub length: u64,
     /// Whether this is all of the object, so that a different length means that it was changed.
     pub whole: bool,
+    /// Which version of it was listed (see [`Entry::modified`]); 0 if any will do. A store that is told
+    /// the version with the bytes compares it.
+    pub modified: i64,
 }
 
 /// Equal runs of bytes of one object, at equal distances: the rows of a box that is cut out of an
@@ -161,6 +165,11 @@ pub trait Store: Send + Sync {
     /// If it does not exist.
     fn stat(&self, path: &Path) -> Result<Entry>;
 
+    /// Several files, each as by [`Store::stat`], in the same order.
+    fn stat_all(&self, paths: &[PathBuf]) -> Vec<Result<Entry>> {
+        paths.iter().map(|path| self.stat(path)).collect()
+    }
+
     /// Fills `out` (of the extent's length) with the extent's bytes, waiting as long as it takes.
     ///
     /// # Errors
@@ -185,7 +194,8 @@ pub trait Store: Send + Sync {
         let reading = cut.read_planes(done, out, |offset, bytes| {
             let length = bytes.len() as u64;
             let whole = offset == 0 && length == cut.size;
-            self.read(Extent { path: cut.path, offset, length, whole }, bytes)?;
+            let modified = cut.modified;
+            self.read(Extent { path: cut.path, offset, length, whole, modified }, bytes)?;
             Ok(Attempt::Done)
         });
         reading.map(|_| ())

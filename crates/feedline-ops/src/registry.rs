@@ -92,8 +92,13 @@ fn in_words(step: &str, call: &Call, complaint: &str) -> String {
     if complaint.starts_with("missing field") {
         return format!("{step}: argument {} is missing", quoted[0]);
     }
+    // A URL with a password in it is refused, and the refusal must not repeat it.
+    let shown = |value: &Value| match value.as_str() {
+        Some(text) => Value::from(feedline_core::redacted(text)).to_string(),
+        None => value.to_string(),
+    };
     let given: Vec<String> =
-        call.args.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        call.args.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect();
     format!("{step}: {complaint} (given: {})", given.join(" "))
 }
 

@@ -284,7 +284,7 @@ mod tests {
 
         /// What can be had of a path in any way. Nothing that fails gives bytes.
         fn read(&self, path: &Path) -> Vec<Result<Vec<u8>>> {
-            let extent = Extent { path, offset: 0, length: 7, whole: true };
+            let extent = Extent { path, offset: 0, length: 7, whole: true, modified: 0 };
             let strides = [0; 3];
             let cut = Cut {
                 path,

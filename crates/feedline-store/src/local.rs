@@ -181,7 +181,7 @@ pub(crate) fn try_read_cut(
 }
 
 fn listed<'a>(cut: &Cut<'a>) -> Extent<'a> {
-    Extent { path: cut.path, offset: 0, length: cut.size, whole: true }
+    Extent { path: cut.path, offset: 0, length: cut.size, whole: true, modified: 0 }
 }
 
 /// The object of a cut must have the size that it was listed with.
@@ -340,7 +340,7 @@ mod tests {
 
     fn both(path: &Path, length: u64, whole: bool) -> [Result<Vec<u8>>; 2] {
         let pool = Pool::new(0);
-        let extent = Extent { path, offset: 0, length, whole };
+        let extent = Extent { path, offset: 0, length, whole, modified: 0 };
         let mut first = pool.take(length as usize).unwrap();
         let waited = LocalStore.read(extent, &mut first).map(|()| first.to_vec());
         let mut second = pool.take(length as usize).unwrap();

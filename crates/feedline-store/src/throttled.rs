@@ -94,7 +94,8 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let mut out = vec![0; 1000];
-                    let extent = Extent { path: &path, offset: 0, length: 1000, whole: true };
+                    let extent =
+                        Extent { path: &path, offset: 0, length: 1000, whole: true, modified: 0 };
                     assert_eq!(store.try_read(extent, &mut out).unwrap(), Attempt::WouldWait);
                     store.read(extent, &mut out).unwrap();
                     assert_eq!(out, vec![7; 1000]);

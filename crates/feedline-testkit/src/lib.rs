@@ -5,6 +5,7 @@
 //!     │                     └───► run_script       a pipeline, a line, what comes out
 //!     └ folders of images, lists, arrays           stores that are slow, fail, or count
 //!                                                  links that delay, cut, swallow, flip bits
+//!                                                  a server of objects that misbehaves
 //! ```
 //!
 //! Only tests depend on this crate.
@@ -12,6 +13,7 @@
 mod fixtures;
 mod functions;
 mod laws;
+pub mod objects;
 pub mod proxy;
 mod script;
 mod show;
@@ -24,4 +26,4 @@ pub use functions::{serve_if_asked, test_host_command, test_hosts};
 pub use laws::{Outcome, assert_laws, assert_laws_within, engine_epoch, open, places, plain_epoch};
 pub use script::{plans_in, run_script, scripts_in};
 pub use show::{show_batch, show_tensor};
-pub use stores::{CountingStore, FailingStore, SlowStore};
+pub use stores::{CountingStore, FailingStore, SlowStore, any_store};

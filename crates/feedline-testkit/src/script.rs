@@ -14,14 +14,13 @@
 //! written anew.
 
 use crate::laws::{assert_laws_within, engine_epoch, open, plain_epoch};
+use crate::stores::any_store;
 use crate::{Fixtures, show_batch};
-use feedline_core::{Length, Position, Seed, Store};
+use feedline_core::{Length, Position, Seed};
 use feedline_engine::Options;
 use feedline_ops::plain::Part;
-use feedline_store::LocalStore;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Batches shown of a pipeline without an end.
 const ENDLESS: usize = 10;
@@ -159,7 +158,7 @@ fn run(case: &Case, fixtures: &Fixtures) -> Vec<String> {
         Ok(pipeline) => pipeline,
         Err(failure) => return vec![error(&failure.to_string())],
     };
-    let store: Arc<dyn Store> = Arc::new(LocalStore);
+    let store = any_store();
     let most = if pipeline.length() == Length::Infinite { ENDLESS } else { usize::MAX };
     let mut lines = Vec::new();
     for epoch in 0..case.epochs {

@@ -1,11 +1,18 @@
 //! Stores that are slow, that fail, or that count.
 
 use feedline_core::{Attempt, Entry, Error, Extent, Result, Store};
-use feedline_store::LocalStore;
+use feedline_store::{AnyStore, LocalStore, UrlStore};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// What a program reads from: local files, and objects by URL.
+#[must_use]
+pub fn any_store() -> Arc<dyn Store> {
+    Arc::new(AnyStore::new(Arc::new(LocalStore), UrlStore::default()))
+}
 
 /// Local files that are never in memory: every read has to wait.
 #[derive(Debug)]

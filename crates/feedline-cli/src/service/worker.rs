@@ -7,7 +7,7 @@ use crate::Usage;
 use crate::input::{Functions, parse_bytes};
 use crate::output::{Output, complain};
 use anyhow::{Result, bail};
-use feedline_cache::Allowed;
+use feedline_store::Allowed;
 use feedline_wire::stream::{Address, ServerOptions};
 use feedline_worker::{Options, Worker};
 use std::net::IpAddr;
@@ -60,7 +60,7 @@ impl Settings {
                 true => 0,
                 false => self.shared_memory.unwrap_or(usual.shared_memory),
             },
-            cache: Allowed {
+            cache: feedline_cache::Allowed {
                 ram: self.cache_ram.map(|bytes| bytes as u64).or(usual.cache.ram),
                 disk: Some(self.cache_path.clone().zip(self.cache_disk.map(|bytes| bytes as u64))),
                 alone: true,
@@ -88,10 +88,14 @@ pub(crate) struct Args {
     /// What people call it [default: host and process number]
     #[arg(long, default_value = "")]
     name: String,
-    /// Read files below this folder only; may be given several times, and must be where other hosts
-    /// are served
+    /// Read files below this folder only; may be given several times. Where other hosts are served,
+    /// this or --allow-url must be
     #[arg(long, value_name = "DIR")]
     allow_path: Vec<PathBuf>,
+    /// Read objects below this URL only, such as s3://bucket/train/ or https://host/data/; may be
+    /// given several times. With one of these two, nothing else is read
+    #[arg(long, value_name = "URL")]
+    allow_url: Vec<String>,
     /// Serve metrics, status and health as HTTP at this address
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
@@ -118,15 +122,15 @@ pub(crate) struct Args {
 impl Args {
     /// What is wrong with serving other hosts, if they are.
     fn check(&self, listen: &Address) -> Result<()> {
-        let Self { serving, advertise, allow_path, .. } = self;
+        let Self { serving, advertise, allow_path, allow_url, .. } = self;
         serving.check("--listen", &self.listen, listen.is_local())?;
         if listen.is_local() {
             return Ok(());
         }
-        if allow_path.is_empty() {
+        if allow_path.is_empty() && allow_url.is_empty() {
             bail!(Usage(format!(
                 "--listen {}: other hosts could have any file read that this user may read; say which \
-                 folders they may, with --allow-path DIR",
+                 folders they may, with --allow-path DIR, or which objects, with --allow-url URL",
                 self.listen
             )));
         }
@@ -162,9 +166,12 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<()> {
     };
     let http =
         args.http.clone().map(|at| Ok::<_, anyhow::Error>((at, serving.pages(&args.http_name)?)));
-    let store = match args.allow_path.as_slice() {
-        [] => feedline_store::machine_store()?,
-        folders => feedline_store::confined_store(folders)?,
+    let store = match (&args.allow_path[..], &args.allow_url[..]) {
+        ([], []) => feedline_store::machine_store()?,
+        (folders, urls) => {
+            Allowed::new(urls).map_err(|error| Usage(format!("--allow-url: {error}")))?;
+            feedline_store::confined_store(folders, urls)?
+        }
     };
     let options = Options {
         listen,

@@ -3,7 +3,8 @@
 use super::images::FileList;
 use crate::registry::step;
 use feedline_core::{
-    Blobs, DType, Entry, Error, Field, Name, Result, Source, SourceRecipe, Spec, Store,
+    Blobs, DType, Entry, Error, Field, Name, Result, Source, SourceRecipe, Spec, Store, is_url,
+    place,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,16 +13,29 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files in the order in which they are listed; a file may be listed more than once.
+/// Files in the order in which they are listed, where a file may be listed more than once; or all files
+/// below a folder, or of names with braces, in byte order of their names.
 ///
 /// Fields: `field` (the bytes), and `label` if there are labels. Labels that are not whole numbers
 /// are names of classes, numbered in byte order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Files {
+    /// A folder, or names with braces such as `x-{000..127}.bin`; or URLs of either.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "super::maybe_place"
+    )]
+    pub path: Option<PathBuf>,
     /// A CSV file with one file a line, `path` or `path,label`; a first line that says `path` or
-    /// `path,label` is a heading. Paths that are not absolute are taken from the list's folder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// `path,label` is a heading. Paths that are not absolute are taken from the list's folder. List and
+    /// files may be URLs.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "super::maybe_place"
+    )]
     pub list: Option<PathBuf>,
     /// The same list, handed over with the plan: the hash of its lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,8 +56,14 @@ step!(Files, "files", Source);
 
 impl SourceRecipe for Files {
     fn spec(&self) -> Result<Spec> {
-        if self.list.is_some() == self.blob.is_some() {
-            return Err(Error::pipeline("files: give list=FILE.csv, or hand a list over"));
+        let given = [self.path.is_some(), self.list.is_some(), self.blob.is_some()];
+        if given.iter().filter(|given| **given).count() != 1 {
+            return Err(Error::pipeline(
+                "files: give path=FOLDER, or list=FILE.csv, or hand a list over",
+            ));
+        }
+        if self.labels && self.path.is_some() {
+            return Err(Error::pipeline("files: labels=true goes with a list; path has none"));
         }
         if self.labels && self.field == "label" {
             return Err(Error::pipeline(
@@ -58,6 +78,14 @@ impl SourceRecipe for Files {
     }
 
     fn open(&self, store: &dyn Store, blobs: &Blobs) -> Result<Arc<dyn Source>> {
+        if let Some(path) = &self.path {
+            let entries = store.list(path)?;
+            if entries.is_empty() {
+                return Err(Error::Source(format!("there are no files in {}", path.display())));
+            }
+            let field = self.field.as_str();
+            return Ok(Arc::new(FileList::new(path, entries, None, Vec::new(), field)));
+        }
         let (text, folder, what) = match (&self.list, &self.blob) {
             (Some(list), _) => {
                 let entry = store.stat(list)?;
@@ -67,6 +95,7 @@ impl SourceRecipe for Files {
                     offset: 0,
                     length: entry.size,
                     whole: true,
+                    modified: entry.modified,
                 };
                 store.read(extent, &mut text)?;
                 let folder = list.parent().unwrap_or(Path::new("")).to_owned();
@@ -84,13 +113,20 @@ impl SourceRecipe for Files {
             )));
         }
         let mut rows = parse(&text, self.labels, &what)?;
-        let mut entries = Vec::with_capacity(rows.len());
+        let at = |line: usize, error: Error| match error {
+            // Another try may help, and whoever asked may want to know.
+            Error::Unavailable { .. } => error,
+            error => Error::Source(format!("{what}, entry {}: {error}", line + 1)),
+        };
+        let mut paths = Vec::with_capacity(rows.len());
         for (line, (path, _)) in rows.iter().enumerate() {
-            let path = folder.join(Path::new(OsStr::from_bytes(path)));
-            let entry: Entry = store
-                .stat(&path)
-                .map_err(|error| Error::Source(format!("{what}, entry {}: {error}", line + 1)))?;
-            entries.push(entry);
+            let path = Path::new(OsStr::from_bytes(path));
+            let path = if is_url(path) { path.to_owned() } else { folder.join(path) };
+            paths.push(place(path).map_err(|error| at(line, error))?);
+        }
+        let mut entries: Vec<Entry> = Vec::with_capacity(rows.len());
+        for (line, entry) in store.stat_all(&paths).into_iter().enumerate() {
+            entries.push(entry.map_err(|error| at(line, error))?);
         }
         if entries.is_empty() {
             return Err(Error::Source(format!("{what} is empty")));

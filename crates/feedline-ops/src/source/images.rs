@@ -23,7 +23,8 @@ pub(crate) const EXTENSIONS: [&str; 9] =
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Images {
-    /// The folder.
+    /// The folder; or the URL of one.
+    #[serde(deserialize_with = "super::place")]
     pub path: PathBuf,
 }
 
@@ -130,7 +131,8 @@ impl Source for FileList {
 
     fn locate(&self, index: u64) -> Option<Extent<'_>> {
         let entry = &self.entries[index as usize];
-        Some(Extent { path: &entry.path, offset: 0, length: entry.size, whole: true })
+        let Entry { path, size, modified } = entry;
+        Some(Extent { path, offset: 0, length: *size, whole: true, modified: *modified })
     }
 
     fn parse(&self, index: u64, bytes: Option<Buffer>) -> Result<Sample> {

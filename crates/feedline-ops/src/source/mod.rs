@@ -23,6 +23,29 @@ pub use npy::Npy;
 pub use range::Range;
 
 use crate::registry::{Row, read};
+use serde::{Deserialize, Deserializer};
+use std::path::PathBuf;
+
+/// Reads where data lies: a path, or a URL in its plain spelling.
+pub(crate) fn place<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    feedline_core::place(PathBuf::deserialize(deserializer)?).map_err(in_words)
+}
+
+/// As [`place`], where there may be none.
+pub(crate) fn maybe_place<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<PathBuf>, D::Error> {
+    let path = Option::<PathBuf>::deserialize(deserializer)?;
+    path.map(feedline_core::place).transpose().map_err(in_words)
+}
+
+/// Why it is no place; that the pipeline is wrong is said by whoever reads it.
+fn in_words<E: serde::de::Error>(error: feedline_core::Error) -> E {
+    match error {
+        feedline_core::Error::Pipeline(why) => E::custom(why),
+        error => E::custom(error),
+    }
+}
 
 pub(crate) const STEPS: &[Row] = &[
     ("images", read::<Images>),

@@ -18,7 +18,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Npy {
-    /// The folder, searched at any depth, or the file.
+    /// The folder, searched at any depth, or the file; or a URL of either, or names with braces.
+    #[serde(deserialize_with = "super::place")]
     pub path: PathBuf,
     /// The fields and the files they lie in: `{"image": "*_x.npy", "label": "*_y.npy"}`. What the `*`
     /// stands for is the sample's key, and samples come in byte order of their keys.

@@ -64,7 +64,7 @@ pub(crate) fn read_piece(
     length: usize,
 ) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length];
-    let extent = Extent { path, offset, length: length as u64, whole: false };
+    let extent = Extent { path, offset, length: length as u64, whole: false, modified: 0 };
     store.read(extent, &mut bytes)?;
     Ok(bytes)
 }

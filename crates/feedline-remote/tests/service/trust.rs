@@ -2,15 +2,17 @@
 //! secrets stay its own.
 
 use crate::{PATIENCE, job, next, options};
-use feedline_core::{Error, Position, Result, Store};
+use feedline_core::{Batch, Error, Position, Result, Seed, Store};
 use feedline_dispatcher::Dispatcher;
 use feedline_engine::{Next, Run};
 use feedline_ops::Pipeline;
+use feedline_ops::plain::Part;
 use feedline_remote::Remote;
 use feedline_rpc::http::HttpOptions;
 use feedline_rpc::{Remote as Control, RemoteOptions};
-use feedline_store::{ConfinedStore, LocalStore};
-use feedline_testkit::{Fixtures, open};
+use feedline_store::{Allowed, AnyStore, ConfinedStore, LocalStore, Patience, UrlStore};
+use feedline_testkit::objects::{Fault, ObjectServer};
+use feedline_testkit::{Fixtures, open, plain_epoch, show_batch};
 use feedline_wire::Order;
 use feedline_wire::certs::{Made, make_development_ca};
 use feedline_wire::secret::Secret;
@@ -294,6 +296,79 @@ fn a_plan_whose_files_lie_elsewhere_is_refused_and_told_what_is_allowed() {
     }
 }
 
+/// A server of objects with the photos in it, and a store that reads them from there.
+fn bucket(fixtures: &Fixtures, allowed: Option<&[&str]>, secret: &str) -> (ObjectServer, AnyStore) {
+    let server = ObjectServer::start();
+    let folder = PathBuf::from(fixtures.expand("$IMAGES"));
+    server.put_folder("bucket/train", &folder).unwrap();
+    let patience =
+        Patience { opening: PATIENCE / 10, reading: Duration::from_secs(1), ..Patience::default() };
+    let objects = match allowed {
+        Some(urls) => {
+            let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
+            UrlStore::confined(Allowed::new(&urls).unwrap(), patience)
+        }
+        None => UrlStore::new(patience),
+    };
+    let objects = objects.with_settings(&[
+        ("AWS_ENDPOINT_URL", &server.endpoint()),
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", secret),
+        ("AWS_SESSION_TOKEN", secret),
+    ]);
+    (server, AnyStore::new(Arc::new(LocalStore), objects))
+}
+
+const OBJECTS: &str = "images path=s3://bucket/train | shuffle | repeat count=2 | decode | resize size=[8,8] | batch size=4";
+
+#[test]
+fn workers_read_allowed_objects_with_their_own_credentials_and_no_others() {
+    let fixtures = Fixtures::new();
+    let (client_secret, worker_secret) = ("client-canary".repeat(4), "worker-canary".repeat(4));
+    let (near, here) = bucket(&fixtures, None, &client_secret);
+    let plan: feedline_plan::Plan = OBJECTS.parse().unwrap();
+    let pipeline = Arc::new(Pipeline::open(&plan, &here, &fixtures.blobs).unwrap());
+    let wanted = fixtures.expand(OBJECTS).replace("s3://bucket/train", &fixtures.expand("$IMAGES"));
+    let wanted = open(&wanted, &fixtures).unwrap();
+    let store: Arc<dyn Store> = Arc::new(LocalStore);
+    let part = Part { seed: Seed(3), with_index: true, ..Part::default() };
+    let wanted = plain_epoch(&wanted, &store, part, usize::MAX).batches;
+
+    // The worker lists and reads for itself, and finds what the client found.
+    let (far, there) = bucket(&fixtures, Some(&["s3://bucket/train/"]), &worker_secret);
+    let service = Guarded::new(1, &(Arc::new(there) as Arc<dyn Store>));
+    let stream = service.stream("client");
+    let mut run = service.start(&pipeline, &fixtures, "allowed", Order::Exact, stream).unwrap();
+    let mut found = Vec::new();
+    while let Some(batch) = next(&mut run).unwrap() {
+        found.push(batch);
+    }
+    let shown = |batches: &[Batch]| batches.iter().map(show_batch).collect::<Vec<_>>();
+    assert_eq!(shown(&found), shown(&wanted));
+    let state = run.state().unwrap();
+    drop(run);
+    assert_eq!(near.asked().gets, 0, "the client reads nothing itself");
+    assert_eq!(far.asked().lists, 1, "one listing for each who opens it");
+    let sent = far.headers().join("\n");
+    assert!(sent.contains(&worker_secret) && !sent.contains(&client_secret));
+    assert!(!state.contains("canary") && !plan.to_json().contains("canary"));
+    drop(service);
+
+    for (allowed, words) in [
+        (&[][..], "it would if it were started with --allow-url"),
+        (&["s3://bucket/other/", "https://host/"], "s3://bucket/other/, https://host/"),
+    ] {
+        let (far, there) = bucket(&fixtures, Some(allowed), &worker_secret);
+        let service = Guarded::new(1, &(Arc::new(there) as Arc<dyn Store>));
+        let stream = service.stream("client");
+        let mut run = service.start(&pipeline, &fixtures, "other", Order::Exact, stream).unwrap();
+        let error = next(&mut run).unwrap_err().to_string();
+        assert!(error.contains(words) && error.contains("--allow-url"), "{error}");
+        assert!(!error.contains("canary"), "{error}");
+        assert_eq!(far.asked().lists, 0);
+    }
+}
+
 fn get(address: SocketAddr, path: &str, token: Option<&str>) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -378,9 +453,27 @@ fn no_secret_of_worker_or_client_is_ever_logged_or_shown() {
     // Other tests of this process may log as well: there must be no secret in that either.
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let fixtures = Fixtures::new();
-    let service = Guarded::new(1, &anywhere());
+    let secret = "a worker's credentials for its store".repeat(2).replace(' ', "-");
+    let (objects, store) = bucket(&fixtures, None, &secret);
+    let plan: feedline_plan::Plan = OBJECTS.parse().unwrap();
+    let distant = Arc::new(Pipeline::open(&plan, &store, &fixtures.blobs).unwrap());
+    let service = Guarded::new(1, &(Arc::new(store) as Arc<dyn Store>));
     let pipeline = open("range count=40 | batch size=4", &fixtures).unwrap();
     let mut said = Vec::new();
+    for fault in [None, Some(Fault::Status(403, "AccessDenied")), Some(Fault::Garbage)] {
+        let name = format!("distant {fault:?}");
+        let stream = service.stream("client");
+        let mut run = service.start(&distant, &fixtures, &name, Order::Exact, stream).unwrap();
+        objects.always(fault);
+        let ended = loop {
+            match next(&mut run) {
+                Ok(Some(_)) => {}
+                ended => break ended,
+            }
+        };
+        said.push(format!("{ended:?} {} {:?}", run.state().unwrap(), run.stats()));
+    }
+    assert!(objects.headers().iter().any(|header| header.contains(&secret)), "it is used");
     let stream = service.stream("client");
     said.push(format!("{stream:?} {:?}", service.guard()));
     let mut run = service.start(&pipeline, &fixtures, "job", Order::Any, stream).unwrap();
@@ -405,7 +498,7 @@ fn no_secret_of_worker_or_client_is_ever_logged_or_shown() {
             said.push(get(at, path, Some(foreign.expose())));
         }
     }
-    let mut canaries = Vec::new();
+    let mut canaries = vec![secret];
     for name in ["client", "worker", "foreign"] {
         let token = std::fs::read_to_string(service.path(name)).unwrap();
         canaries.push(token.rsplit('.').next().unwrap().trim().to_owned());

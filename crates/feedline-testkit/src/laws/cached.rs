@@ -3,7 +3,7 @@
 use super::{Laws, Outcome};
 use crate::Fixtures;
 use feedline_cache::{Allowed, attach};
-use feedline_core::{Pool, Position};
+use feedline_core::{Pool, Position, Result, Store};
 use feedline_engine::Options;
 use feedline_ops::Pipeline;
 use feedline_plan::{Call, Plan};
@@ -29,7 +29,7 @@ impl Laws<'_> {
         let mut places: BTreeMap<usize, usize> = BTreeMap::new();
         for at in 1..=calls.len() {
             let plan = with_cache(calls, at, &[("ram", "1GB")]);
-            let Ok(pipeline) = Pipeline::open(&plan, &*self.store, &fixtures.blobs) else {
+            let Ok(pipeline) = open_with(&plan, &self.store, fixtures) else {
                 continue;
             };
             places.entry(pipeline.cache.map_or(0, |point| point.after)).or_insert(at);
@@ -61,7 +61,7 @@ impl Laws<'_> {
             calls[at].args.insert("path".into(), json!(folder));
             plan = Plan::new(calls);
         }
-        let opened = Pipeline::open(&plan, &*self.store, &fixtures.blobs);
+        let opened = open_with(&plan, &self.store, fixtures);
         let pipeline = Arc::new(opened.unwrap_or_else(|error| panic!("{plan}: {error}")));
         attach(&pipeline, &self.store, MEMORY, &Allowed::default()).expect("a cache");
         for (epoch, wanted) in wanted.iter().enumerate() {
@@ -94,4 +94,8 @@ fn with_cache(calls: &[Call], at: usize, arguments: &[(&str, &str)]) -> Plan {
     let args = arguments.iter().map(|(name, value)| ((*name).to_owned(), json!(value)));
     calls.insert(at, Call { step: "cache".into(), args: args.collect() });
     Plan::new(calls)
+}
+
+fn open_with(plan: &Plan, store: &Arc<dyn Store>, fixtures: &Fixtures) -> Result<Pipeline> {
+    Pipeline::open_with(plan, &**store, &fixtures.blobs, Some(Arc::clone(&fixtures.host)))
 }

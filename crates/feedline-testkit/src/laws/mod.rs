@@ -1,6 +1,7 @@
 //! The laws that every pipeline obeys, wherever and however it runs.
 
 use crate::Fixtures;
+use crate::stores::any_store;
 use feedline_core::{
     Address, Batch, Cursor, EpochSeed, Length, Policy, Pool, Position, Result, SampleSeed, Seed,
     Store,
@@ -9,7 +10,6 @@ use feedline_engine::{Next, Options, Run, State, Steps, merge_states};
 use feedline_ops::plain::{Part, Plain};
 use feedline_ops::{Builtin, Pipeline};
 use feedline_plan::Plan;
-use feedline_store::LocalStore;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ impl Outcome {
 pub fn open(plan: &str, fixtures: &Fixtures) -> Result<Arc<Pipeline>> {
     let plan: Plan = fixtures.expand(plan).parse()?;
     let host = Some(Arc::clone(&fixtures.host));
-    Ok(Arc::new(Pipeline::open_with(&plan, &LocalStore, &fixtures.blobs, host)?))
+    Ok(Arc::new(Pipeline::open_with(&plan, &*any_store(), &fixtures.blobs, host)?))
 }
 
 /// The rest of an epoch by the plain run, `most` batches at most.
@@ -157,7 +157,7 @@ pub fn assert_laws_within(plan: &str, fixtures: &Fixtures, worlds: &[u64], resum
     let Ok(pipeline) = open(plan, fixtures) else { return };
     let mut laws = Laws {
         plan,
-        store: Arc::new(LocalStore),
+        store: any_store(),
         endless: pipeline.length() == Length::Infinite,
         pipeline,
         resumes,
@@ -180,7 +180,7 @@ pub fn assert_laws_within(plan: &str, fixtures: &Fixtures, worlds: &[u64], resum
 fn survives_its_forms(parsed: &Plan) {
     let reread: Plan = parsed.to_string().parse().expect("a printed plan can be read");
     assert_eq!(&reread, parsed, "the text form changed the plan");
-    let Ok((plan, _)) = Pipeline::check(parsed, Some(&LocalStore)) else { return };
+    let Ok((plan, _)) = Pipeline::check(parsed, Some(&*any_store())) else { return };
     let canonical = plan.canonical(&Builtin).expect("a plan that was right stays right");
     assert_eq!(canonical, plan, "canonical twice is not canonical");
     for text in [plan.to_string(), plan.to_json(), plan.to_pretty_json()] {
@@ -563,7 +563,7 @@ impl Laws<'_> {
 
     /// Law 5: a run that is dropped half-way is gone.
     fn dropped_leaves_nothing(&self) {
-        let store: Arc<dyn Store> = Arc::new(LocalStore);
+        let store = any_store();
         let options = Options { epochs: None, ..self.options(3, 0, 0, 1) };
         let pipeline = Arc::clone(&self.pipeline);
         let mut run = Run::start(pipeline, Arc::clone(&store), Position::default(), options)

@@ -75,7 +75,8 @@ pub(super) fn aligned(length: u64) -> Result<BufferMut> {
 fn read(store: &dyn Store, path: &Path, range: std::ops::Range<u64>) -> Result<Buffer> {
     let length = range.end - range.start;
     let mut bytes = aligned(length)?;
-    store.read(Extent { path, offset: range.start, length, whole: false }, &mut bytes)?;
+    let extent = Extent { path, offset: range.start, length, whole: false, modified: 0 };
+    store.read(extent, &mut bytes)?;
     Ok(bytes.freeze())
 }
 

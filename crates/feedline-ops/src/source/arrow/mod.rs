@@ -31,7 +31,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arrow {
-    /// The folder, searched at any depth, or the file.
+    /// The folder, searched at any depth, or the file; or a URL of either, or names with braces.
+    #[serde(deserialize_with = "crate::source::place")]
     pub path: PathBuf,
     /// The fields, as found in the files.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -39,7 +39,8 @@ pub(super) struct Rows {
 pub(super) fn read_footer(store: &dyn Store, entry: &Entry) -> Result<Footer> {
     let path = &*entry.path;
     let footer = arrow::read_footer(entry.size, &mut |offset, out| {
-        store.read(Extent { path, offset, length: out.len() as u64, whole: false }, out)
+        let length = out.len() as u64;
+        store.read(Extent { path, offset, length, whole: false, modified: entry.modified }, out)
     });
     footer?.map_err(|reason| unusable(path, &reason))
 }

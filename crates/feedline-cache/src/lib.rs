@@ -74,7 +74,7 @@ pub fn attach(
     let choice = match (point.recipe.admit, point.shuffled) {
         (Admit::Cost, _) => Choice::Cost,
         (Admit::Uniform, true) => Choice::First,
-        (Admit::Uniform, false) => Choice::Hash,
+        (Admit::Uniform, false) => Choice::Even,
     };
     let (plan, samples) = (prefix(pipeline), pipeline.source.length());
     let about = About { feedline: version.to_owned(), plan, samples };

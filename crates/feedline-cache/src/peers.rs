@@ -22,11 +22,13 @@ use feedline_wire::token::{AUDIENCE, Guard, TokenFile};
 use std::collections::HashMap;
 use std::env::{var, var_os};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use twox_hash::XxHash3_64;
 
+/// One that was never met is looked for so often at first.
+const FIRST_MEETING: Duration = Duration::from_millis(20);
 /// A peer that does not answer is asked again after this time, and after twice of it each time.
 const REST: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(30);
@@ -153,6 +155,8 @@ impl Hub {
             options: options.client.clone(),
             idle: Mutex::default(),
             rest: Mutex::default(),
+            met: AtomicBool::new(false),
+            opened: Instant::now(),
             full: Mutex::default(),
             failures: AtomicU64::new(0),
         };
@@ -249,6 +253,9 @@ struct Link {
     idle: Mutex<Vec<Client>>,
     /// Until when it is left alone, and for how long the next time.
     rest: Mutex<Option<(Instant, Duration)>>,
+    /// Whether it ever answered, and since when it might have.
+    met: AtomicBool,
+    opened: Instant,
     /// Until when it is taken to be full.
     full: Mutex<Option<Instant>>,
     failures: AtomicU64,
@@ -272,6 +279,7 @@ impl Link {
         }
         match asked {
             Ok(asked) => {
+                self.met.store(true, Ordering::Relaxed);
                 *lock(&self.rest) = None;
                 asked
             }
@@ -288,10 +296,24 @@ impl Link {
         }
     }
 
+    /// Connects. Hosts that start together do not start at once: one that was never met is given the time
+    /// in which any peer has to answer.
+    fn connect(&self) -> Result<Client> {
+        loop {
+            let connected = Client::connect(&self.address, self.options.clone());
+            let waits =
+                !self.met.load(Ordering::Relaxed) && self.opened.elapsed() < self.options.timeout;
+            match connected {
+                Err(Error::Unavailable { .. }) if waits => std::thread::sleep(FIRST_MEETING),
+                connected => return connected,
+            }
+        }
+    }
+
     fn ask_by(&self, idle: Option<Client>, identity: &str, index: u64) -> Result<Asked> {
         let mut client = match idle {
             Some(client) => client,
-            None => Client::connect(&self.address, self.options.clone())?,
+            None => self.connect()?,
         };
         client.request(&request(identity, index))?;
         let deadline = Instant::now() + PATIENCE;

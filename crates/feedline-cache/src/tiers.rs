@@ -75,6 +75,8 @@ struct Counts {
     damaged: AtomicU64,
     bytes_saved: AtomicU64,
     nanos_saved: AtomicU64,
+    served: AtomicU64,
+    read_for_peers: AtomicU64,
 }
 
 impl Counts {
@@ -152,8 +154,8 @@ impl Cache for TieredCache {
 
     fn stats(&self) -> CacheStats {
         let Inner { identity, ram, disk, gate, counts, peers, .. } = &*self.inner;
-        let Counts { ram_hits, disk_hits, peer_hits, misses, damaged, bytes_saved, nanos_saved } =
-            counts;
+        let Counts { ram_hits, disk_hits, peer_hits, misses, damaged, .. } = counts;
+        let Counts { bytes_saved, nanos_saved, served, read_for_peers, .. } = counts;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (disk_samples, disk_bytes, disk_limit) = disk.as_ref().map_or((0, 0, 0), Disk::counts);
         let full = gate.is_closed().then(|| "it is full".to_owned());
@@ -172,6 +174,8 @@ impl Cache for TieredCache {
             bytes_saved: count(bytes_saved),
             seconds_saved: count(nanos_saved) as f64 / 1e9,
             damaged: count(damaged),
+            served: count(served),
+            bytes_read_for_peers: count(read_for_peers),
             peer_failures: peers.as_ref().map_or(0, |hub| hub.failures()),
             note: disk.as_ref().and_then(Disk::note).or(full).unwrap_or_default(),
         }
@@ -203,6 +207,13 @@ impl Inner {
 
     /// A sample for a peer: what is here, or what is made now and kept.
     pub(crate) fn answer(&self, index: u64) -> Answer {
+        let answer = self.find_or_make(index);
+        let given = matches!(answer, Answer::Sample(..));
+        self.counts.served.fetch_add(u64::from(given), Ordering::Relaxed);
+        answer
+    }
+
+    fn find_or_make(&self, index: u64) -> Answer {
         if let Some((sample, cost)) = self.ram.find(index) {
             return Answer::Sample(sample, cost);
         }
@@ -242,6 +253,7 @@ impl Inner {
             return Answer::Unwanted;
         };
         let bytes = pipeline.source.weight(index);
+        self.counts.read_for_peers.fetch_add(bytes, Ordering::Relaxed);
         let cost = Cost { work: start.elapsed().as_nanos() as u64, wait: 0, bytes };
         self.workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
         self.keep(index, &fields, cost);

@@ -96,6 +96,10 @@ pub struct CacheStats {
     pub seconds_saved: f64,
     /// Entries on the disk, or from other hosts, that were found to be damaged.
     pub damaged: u64,
+    /// Samples that were given to other hosts.
+    pub served: u64,
+    /// Bytes read from storage to make those of them that were not kept yet.
+    pub bytes_read_for_peers: u64,
     /// Other hosts that did not answer in time, or not at all.
     pub peer_failures: u64,
     /// What keeps it from doing more, in words; empty if nothing does.

@@ -10,8 +10,8 @@ use crate::keep;
 use crate::order::Shard;
 use crate::registry::{Builtin, Step};
 use feedline_core::{
-    Address, Before, Blobs, Cache, Context, Cursor, Error, Host, Length, Map, Order, OrderRun, Policy,
-    Result, SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
+    Address, Before, Blobs, Cache, Context, Cursor, Error, Host, Length, Map, Order, OrderRun,
+    Policy, Result, SampleSeed, Source, SourceRecipe, Spec, StepId, Store, Workspace,
 };
 use feedline_plan::{Call, Fingerprint, Plan};
 use std::collections::HashMap;

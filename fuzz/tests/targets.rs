@@ -52,6 +52,8 @@ targets! {
     any_text_is_a_checkpoint_or_is_refused: "checkpoint", 10_000;
     any_text_is_an_ask_or_is_refused: "ask", 20_000;
     any_text_is_a_plan_or_is_refused: "plan", 5_000;
+    any_text_is_a_plain_url_or_is_refused: "url", 20_000;
+    any_text_stands_for_names_or_is_refused: "braces", 10_000;
     any_bytes_are_an_array_or_are_refused: "npy", 3_000;
     any_bytes_are_an_archive_or_are_refused: "npz", 3_000;
     any_bytes_are_a_scan_or_are_refused: "nifti", 3_000;

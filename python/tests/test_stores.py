@@ -87,3 +87,24 @@ def test_tls_is_checked_against_known_certificates(tmp_path):
     assert unknown.returncode != 0 and "cannot be trusted" in unknown.stderr, unknown.stderr
     server.shutdown()
     server.server_close()
+
+
+def test_a_worker_reads_what_lies_below_the_urls_that_it_was_given(web, photos):
+    with fl.LocalCluster(workers=0) as cluster:
+        command = [sys.executable, "-m", "feedline", "worker", "--dispatcher", cluster.url]
+        command += ["--threads", "1", "--allow-url", web + "/cat/"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+            try:
+                assert worker.stdout is not None and worker.stdout.readline()
+                cluster.wait(1)
+                allowed = fl.files(web + "/cat/{00..11}.png").batch(4)
+                with allowed.distribute(cluster.url, job="allowed") as loader:
+                    found = [bytes(one) for batch in loader for one in batch["data"]]
+                assert found == [p.read_bytes() for p in sorted((photos / "cat").iterdir())]
+                for number, other in enumerate([web + "/dog/{12..19}.png", str(photos) + "/cat/"]):
+                    refused = fl.files(other).batch(4)
+                    with refused.distribute(cluster.url, job=f"refused {number}") as loader:
+                        with pytest.raises(fl.SourceError, match="may not be read here"):
+                            list(loader)
+            finally:
+                worker.terminate()

@@ -24,6 +24,13 @@ impl Items<'_> {
             Self::Numbers { first, last, .. } => (last - first).saturating_add(1),
         }
     }
+
+    fn at(&self, number: u64) -> String {
+        match self {
+            Self::Words(words) => words.get(number as usize).map_or("", |word| word).to_owned(),
+            Self::Numbers { first, width, .. } => format!("{:0width$}", first + number),
+        }
+    }
 }
 
 /// All names that a name with braces stands for, in the order in which a shell writes them: `{8..11}`
@@ -34,35 +41,59 @@ impl Items<'_> {
 ///
 /// If those are too many, or numbers go backwards.
 pub fn expand(name: &str) -> Result<Vec<String>> {
+    let (choices, rest) = choices(name)?;
+    let mut names = vec![String::new()];
+    for Choice { before, items, .. } in choices {
+        let mut longer = Vec::with_capacity(names.len() * items.count() as usize);
+        for begin in &names {
+            longer.extend((0..items.count()).map(|at| format!("{begin}{before}{}", items.at(at))));
+        }
+        names = longer;
+    }
+    names.iter_mut().for_each(|name| name.push_str(rest));
+    Ok(names)
+}
+
+/// A few of the names that a name with braces stands for, in which every word and the ends of all
+/// numbers occur: enough to see what may be wrong with the others.
+///
+/// # Errors
+///
+/// As [`expand`].
+pub(crate) fn some_of(name: &str) -> Result<Vec<String>> {
+    let (choices, rest) = choices(name)?;
+    let with = |which: usize, chosen: u64| {
+        let part = |(number, choice): (usize, &Choice<'_>)| {
+            let at = if number == which { chosen } else { 0 };
+            format!("{}{}", choice.before, choice.items.at(at))
+        };
+        choices.iter().enumerate().map(part).collect::<String>() + rest
+    };
+    let mut names = vec![with(usize::MAX, 0)];
+    for (which, choice) in choices.iter().enumerate() {
+        match &choice.items {
+            Items::Words(words) => names.extend((1..words.len()).map(|at| with(which, at as u64))),
+            numbers @ Items::Numbers { .. } => names.push(with(which, numbers.count() - 1)),
+        }
+    }
+    Ok(names)
+}
+
+/// All pairs of braces that stand for something, and what comes behind them.
+fn choices(name: &str) -> Result<(Vec<Choice<'_>>, &str)> {
     let (mut choices, mut rest, mut total) = (Vec::new(), name, 1u64);
     while let Some(choice) = next_choice(rest, name)? {
         rest = choice.after;
         total = total.saturating_mul(choice.items.count());
         choices.push(choice);
     }
-    if total > MOST {
-        return Err(Error::pipeline(format!(
+    match total > MOST {
+        true => Err(Error::pipeline(format!(
             "{} stands for {total} names; {MOST} are the most",
             redacted(name)
-        )));
+        ))),
+        false => Ok((choices, rest)),
     }
-    let mut names = vec![String::new()];
-    for Choice { before, items, .. } in choices {
-        let mut longer = Vec::with_capacity(names.len() * items.count() as usize);
-        for begin in &names {
-            match &items {
-                Items::Words(words) => {
-                    longer.extend(words.iter().map(|word| format!("{begin}{before}{word}")));
-                }
-                Items::Numbers { first, last, width } => {
-                    longer.extend((*first..=*last).map(|at| format!("{begin}{before}{at:0width$}")))
-                }
-            }
-        }
-        names = longer;
-    }
-    names.iter_mut().for_each(|name| name.push_str(rest));
-    Ok(names)
 }
 
 /// The first pair of braces that stands for something.
@@ -123,6 +154,14 @@ mod tests {
         ] {
             assert_eq!(expand(name).unwrap(), wanted, "{name}");
         }
+    }
+
+    #[test]
+    fn some_hold_every_word_and_both_ends() {
+        assert_eq!(some_of("a").unwrap(), ["a"]);
+        assert_eq!(some_of("{a,b}{1..9}x").unwrap(), ["a1x", "b1x", "a9x"]);
+        assert_eq!(some_of("{0..999999}").unwrap().len(), 2);
+        assert!(some_of("{0..1000000}").is_err());
     }
 
     #[test]

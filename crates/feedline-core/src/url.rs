@@ -5,7 +5,8 @@
 //! bases) is refused here, so nothing behind has to think of it. Queries are refused as well: they
 //! often carry a secret, and plans are stored and shared.
 
-use crate::{Error, Result, expand};
+use crate::braces::some_of;
+use crate::{Error, Result};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -112,7 +113,7 @@ pub fn place(path: PathBuf) -> Result<PathBuf> {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") => file(text, rest),
         // A name with braces is kept as it is written, and each that it stands for must be right.
         _ if text.contains('{') => {
-            let names = expand(text)?;
+            let names = some_of(text)?;
             names.iter().try_for_each(|name| Url::parse(name).map(|_| ()))?;
             Ok(path)
         }

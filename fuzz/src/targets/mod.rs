@@ -8,6 +8,7 @@ pub mod journal;
 pub mod plans;
 pub mod states;
 pub mod stream;
+pub mod urls;
 
 /// Something that reads bytes from outside.
 #[derive(Debug)]
@@ -52,6 +53,8 @@ pub const TARGETS: &[Target] = &[
     target("ask", states::ask, states::ask_corpus),
     target("kept", frames::kept, frames::kept_corpus),
     target("plan", plans::plan, plans::plan_corpus),
+    target("url", urls::url, urls::url_corpus),
+    target("braces", urls::braces, urls::braces_corpus),
     unpacking("npy", files::npy, files::npy_corpus),
     unpacking("npz", files::npz, files::npz_corpus),
     unpacking("nifti", files::nifti, files::nifti_corpus),

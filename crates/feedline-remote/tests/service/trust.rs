@@ -460,7 +460,7 @@ fn no_secret_of_worker_or_client_is_ever_logged_or_shown() {
     let service = Guarded::new(1, &(Arc::new(store) as Arc<dyn Store>));
     let pipeline = open("range count=40 | batch size=4", &fixtures).unwrap();
     let mut said = Vec::new();
-    for fault in [None, Some(Fault::Status(403, "AccessDenied")), Some(Fault::Garbage)] {
+    for fault in [None, Some(Fault::Status(403, "AccessDenied")), Some(Fault::OtherTag)] {
         let name = format!("distant {fault:?}");
         let stream = service.stream("client");
         let mut run = service.start(&distant, &fixtures, &name, Order::Exact, stream).unwrap();

@@ -210,6 +210,17 @@ pub(crate) fn trouble(url: &Url, error: &(dyn StdError + 'static), purpose: Purp
         if let Some(refusal) = error.downcast_ref::<Refusal>() {
             return meaning(url, refusal, purpose);
         }
+        if let Some(object_store::path::Error::EmptySegment { path }) = error.downcast_ref() {
+            return Trouble::Never(Error::Source(format!(
+                "{url} holds {path:?}, whose name has an empty part (//): no path can name it"
+            )));
+        }
+        if error.is::<object_store::path::Error>() {
+            return Trouble::Never(Error::Source(format!(
+                "{url} holds an object whose name has . or .. or an unprintable letter in it: no path \
+                 can name it"
+            )));
+        }
         // An error of the system may carry another in its middle.
         let inside = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         if let Some(refusal) = inside.and_then(|inside| inside.downcast_ref::<Refusal>()) {

@@ -305,7 +305,12 @@ impl Inner {
             }
         }
         let one = |input: &Input| self.answer(function, input, taken, &mut memory, context);
-        inputs.iter().map(one).collect()
+        let made = inputs.iter().map(one).collect();
+        if let Some(memory) = memory {
+            // Nobody is left to read it.
+            self.segments.retire(&memory);
+        }
+        made
     }
 
     /// What a function makes of one sample, tried again if its process ends.

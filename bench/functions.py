@@ -127,7 +127,7 @@ def main() -> None:
         medians = {name: statistics.median(found) for name, found in times.items()}
         said = [f"{name} {micros * 1e6:9.1f} µs" for name, micros in medians.items()]
         ratios = [
-            f"{medians[name] / medians['feedline']:.2f}× {name}" for name in medians if name != "feedline"
+            f"{medians[name] / medians['feedline']:.2f}× as fast as {name}" for name in medians if name != "feedline"
         ]
         print(f"{label:>10}, {count} calls: {'  '.join(said)}   feedline is {', '.join(ratios)}", flush=True)
 

@@ -55,10 +55,14 @@ _ADD_SEALS = 1033
 _SEALS = 0x0001 | 0x0002 | 0x0004 | 0x0010
 _GRAIN = 1 << 16
 _LONGEST_TEXT = 60_000
-_MOST_KNOWN = 256
+_MOST_KNOWN = 1024
 
 # Name, dtype (None for bytes and text), shape, offset, bytes, number of the dtype.
 Place = tuple[str, Any, tuple[int, ...], int, int, int]
+
+
+# What is said of a sample, where its fields begin and the last ends; its fields; their values.
+Laid = tuple[tuple[bytes, list[int], int], list[Any], list[Any]]
 
 
 class Refused(Exception):
@@ -90,6 +94,8 @@ class Host:
         # What comes in.
         self._memory: mmap.mmap | None = None
         self._known: dict[bytes, list[Place]] = {}
+        # Bytes that describe the fields of the sample before.
+        self._block = 0
         # What goes out.
         self._segments: dict[int, Segment] = {}
         self._free: set[int] = set()
@@ -128,12 +134,12 @@ class Host:
                 os.close(descriptor)
         (count,) = _TWO.unpack_from(data, at)
         at += 2
-        parts: list[bytes] = []
-        segment: Segment | None = None
+        parts: list[bytes | Laid] = []
+        end = 0
         for _ in range(count):
             low, high, fields = _SAMPLE.unpack_from(data, at)
             at += _SAMPLE.size
-            places, at = self._places(data, at, fields, count)
+            places, at = self._places(data, at, fields)
             try:
                 if verb == LOAD:
                     code = self._values(places)["code"]
@@ -149,21 +155,27 @@ class Host:
                 if verb == FILTER:
                     parts.append(bytes((YES if _decision(made) else NO,)))
                 else:
-                    part, segment = self._sample(made, segment)
-                    parts.append(part)
+                    laid = self._sample(made, end)
+                    end = laid[0][2]
+                    parts.append(laid)
             except BaseException as error:
                 parts.append(_failure(error))
-        self._answer(parts, segment)
+        segment = None
+        if any(type(part) is not bytes for part in parts):
+            # Only now is it known how much room they take together.
+            try:
+                segment = self._room(end or 1)
+            except BaseException as error:
+                parts = [_failure(error)] * count
+        self._answer([part if type(part) is bytes else _write(part, segment) for part in parts], segment)
 
     # ---------------------------------------------------------------------------- what comes in
 
-    def _places(self, data: bytes, at: int, fields: int, count: int) -> tuple[list[Place], int]:
-        """Where the fields of a sample lie. Most samples look like the one before."""
-        if count == 1:
-            key = data[at:]
-            known = self._known.get(key)
-            if known is not None:
-                return known, len(data)
+    def _places(self, data: bytes, at: int, fields: int) -> tuple[list[Place], int]:
+        """Where the fields of a sample lie. Most samples look like one before."""
+        known = self._known.get(data[at : at + self._block])
+        if known is not None and len(known) == fields:
+            return known, at + self._block
         places: list[Place] = []
         begin = at
         for _ in range(fields):
@@ -175,10 +187,10 @@ class Host:
             at += letters
             dtype = None if number in (BYTES, TEXT) else _DTYPES[NAMES[number]]
             places.append((name, dtype, shape, offset, size, number))
-        if count == 1:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[data[begin:]] = places
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._block = at - begin
+        self._known[data[begin:at]] = places
         return places, at
 
     def _values(self, places: list[Place]) -> dict[str, Any]:
@@ -198,14 +210,14 @@ class Host:
 
     # ---------------------------------------------------------------------------- what goes out
 
-    def _sample(self, made: Any, segment: Segment | None) -> tuple[bytes, Segment]:
-        """Writes a sample to shared memory: what to say of it, and where it lies."""
+    def _sample(self, made: Any, begin: int) -> Laid:
+        """What a function gave, and where it is to lie from `begin` on."""
         if not isinstance(made, Mapping):
             raise Refused(f"it gave {_said(made)}, not a dict of fields")
         if not made:
             raise Refused("it gave a dict without fields")
         values: list[Any] = []
-        key: list[Any] = []
+        key: list[Any] = [begin]
         for name, value in made.items():
             if type(name) is not str or not name:
                 raise Refused(f"it gave a field with the name {name!r}; names are texts")
@@ -217,20 +229,8 @@ class Host:
         if laid is None:
             if len(self._laid) >= _MOST_KNOWN:
                 self._laid.clear()
-            laid = self._laid[at] = _lay(key)
-        said, offsets, total = laid
-        if segment is not None:
-            raise Refused("several samples at once are not answered yet")
-        segment = self._room(total)
-        memory = segment.memory
-        for (_, number, shape, size), value, offset in zip(key, values, offsets):
-            if not size:
-                continue
-            if number >= BYTES:
-                memory[offset : offset + size] = value
-            else:
-                np.ndarray(shape, value.dtype, memory, offset)[...] = value
-        return said, segment
+            laid = self._laid[at] = _lay(key[1:], begin)
+        return laid, key, values
 
     def _room(self, size: int) -> Segment:
         """A segment of at least so many bytes that the engine does not read any more."""
@@ -322,11 +322,26 @@ def _described(name: str, value: Any) -> tuple[Any, int, tuple[int, ...], int]:
     return found, number, found.shape, found.nbytes
 
 
-def _lay(fields: list[tuple[str, int, tuple[int, ...], int]]) -> tuple[bytes, list[int], int]:
-    """What to say of fields that lie one after another, where they begin, and where they end."""
+def _write(part: Laid, segment: Segment | None) -> bytes:
+    """Writes a sample to shared memory: what to say of it."""
+    (said, offsets, _), key, values = part
+    for (_, number, shape, size), value, offset in zip(key[1:], values, offsets):
+        if not size:
+            continue
+        assert segment is not None
+        if number >= BYTES:
+            segment.memory[offset : offset + size] = value
+        else:
+            np.ndarray(shape, value.dtype, segment.memory, offset)[...] = value
+    return said
+
+
+def _lay(
+    fields: list[tuple[str, int, tuple[int, ...], int]], end: int
+) -> tuple[bytes, list[int], int]:
+    """What to say of fields that lie one after another from `end` on, where they begin and end."""
     said = [bytes((SAMPLE,)), _TWO.pack(len(fields))]
     offsets: list[int] = []
-    end = 0
     for name, number, shape, size in fields:
         letters = name.encode()
         said.append(_FIELD.pack(number, len(shape), len(letters), end, size))

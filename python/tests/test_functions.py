@@ -86,6 +86,7 @@ def test_a_function_makes_another_sample_of_each():
     x = np.concatenate([batch["x"] for batch in batches])
     np.testing.assert_array_equal(x, np.arange(48, dtype=np.float32).reshape(12, 4) * 3)
     assert len(ds.batch(5)) == 3
+    assert "in a process of its own" in ds.explain()
     np.testing.assert_array_equal(ds[2]["x"], x[2])
 
 

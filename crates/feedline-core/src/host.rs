@@ -3,7 +3,7 @@
 //! A function is bytes that this process never looks into. A [`Host`] has it run elsewhere, in a
 //! process of its own, and hands samples over and back.
 
-use crate::{Context, Name, Result, Sample, Tensor};
+use crate::{Context, Name, Result, Sample, SampleSeed, Tensor};
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +54,21 @@ pub trait Host: Send + Sync {
     /// and again, or gives something else than it should. Another error if no function can be run
     /// here, or this one cannot be loaded.
     fn call(&self, function: &Function, sample: Sample, context: &mut Context<'_>) -> Result<Made>;
+
+    /// Calls a function with several samples, which costs less than one after another where they are
+    /// cheap. What becomes of each is as if it had been called alone.
+    fn call_many(
+        &self,
+        function: &Function,
+        samples: Vec<(SampleSeed, Sample)>,
+        context: &mut Context<'_>,
+    ) -> Vec<Result<Made>> {
+        let call = |(seed, sample)| {
+            context.seed = seed;
+            self.call(function, sample, context)
+        };
+        samples.into_iter().map(call).collect()
+    }
 
     /// Has processes ready for so many calls at once, until what is returned is dropped.
     fn hold(&self, calls: usize) -> Box<dyn Any + Send + Sync>;

@@ -254,6 +254,25 @@ pub trait Map: Send + Sync {
     /// If this sample cannot be used, or is left out.
     fn map(&self, sample: Sample, context: &mut Context<'_>) -> Result<Sample>;
 
+    /// Whether several samples at once, with [`Map::map_many`], cost less than one after another.
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    /// Does the work on several samples, each under its own seed. What becomes of each is as if it had
+    /// come alone.
+    fn map_many(
+        &self,
+        samples: Vec<(SampleSeed, Sample)>,
+        context: &mut Context<'_>,
+    ) -> Vec<Result<Sample>> {
+        let map = |(seed, sample)| {
+            context.seed = seed;
+            self.map(sample, context)
+        };
+        samples.into_iter().map(map).collect()
+    }
+
     /// Which fields have to be at hand before `map` is called, out of those that are still to be
     /// read from the store. By default everything, or nothing if the step only extends
     /// descriptions.
@@ -335,6 +354,11 @@ pub struct Workspace {
     pub timing: bool,
     /// Says when the run is to end.
     pub cancel: Cancel,
+    /// Whether samples wait for each other before steps that take several at once.
+    pub gathers: bool,
+    /// Nanoseconds that went into what is done once, such as starting a process: no part of what
+    /// samples cost.
+    pub once_nanos: u64,
     kept: Vec<Box<dyn Any + Send>>,
 }
 
@@ -343,7 +367,8 @@ impl Workspace {
     #[must_use]
     pub fn new(pool: Pool, steps: usize, reference: bool) -> Self {
         let times = vec![StepTime::default(); steps];
-        Self { pool, reference, times, timing: false, cancel: Cancel::default(), kept: Vec::new() }
+        let (cancel, kept) = (Cancel::default(), Vec::new());
+        Self { pool, reference, times, timing: false, cancel, gathers: false, once_nanos: 0, kept }
     }
 
     /// Takes the value of type `T` out, to be given back with [`Workspace::keep`].

@@ -205,6 +205,9 @@ fn sample_stages(pipeline: &Pipeline) -> Vec<Stage> {
     let how = |fused: bool, steps: &[String]| {
         let decodes = steps.iter().any(|step| step.starts_with("decode"));
         let crops = steps.iter().any(|step| step.contains("crop"));
+        if steps.iter().any(|step| step.starts_with("map ") || step.starts_with("filter ")) {
+            return "in a process of its own, several samples at once where they are cheap";
+        }
         match (fused && steps.len() > 1, decodes, crops) {
             (true, true, true) => {
                 "fused: decodes only the region the crop needs, then one pass over its pixels"

@@ -36,6 +36,8 @@ pub(crate) enum Stage {
     Record { buffer: BufferMut, show: bool },
     /// A step needs a field.
     Field { task: Box<Task>, field: usize, reading: Reading },
+    /// Nothing has to be read: it waits for others, with which a step takes it at once.
+    Gathered(Box<Task>),
     /// It is through all steps, and a field has to be read to be written.
     Value { sample: Box<Half>, reading: Reading },
 }
@@ -110,6 +112,9 @@ impl Parked {
                     _ => Err(Error::Internal("nothing to read was left to a reader".into())),
                 }
             }
+            Stage::Gathered(_) => {
+                Err(Error::Internal("nothing to read was left to a reader".into()))
+            }
             Stage::Value { sample, reading } => {
                 let wants = sample.current.as_ref().and_then(Value::wants);
                 let row = self.chunk.columns.get_mut(sample.number).and_then(Option::as_mut);
@@ -130,6 +135,7 @@ impl Parked {
             Stage::Stored { stored, .. } => stored.bytes(),
             Stage::Record { buffer, .. } => buffer.len(),
             Stage::Field { task, field, .. } => task.wants(*field).map_or(0, |cut| cut.length()),
+            Stage::Gathered(_) => 0,
             Stage::Value { sample, .. } => {
                 let wants = sample.current.as_ref().and_then(Value::wants);
                 wants.map_or(0, |cut| cut.length())

@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar};
 use std::time::Instant;
 
 /// A task takes about this long, so that cheap samples are dealt many at a time.
-pub(crate) const TASK_NANOS: u64 = 100_000;
+const TASK_NANOS: u64 = 100_000;
 
 /// After so many samples their cost is known.
 const MEASURED: u64 = 32;
@@ -44,6 +44,9 @@ pub(crate) struct Lane {
     pub cost: AtomicU64,
     /// Whether samples are large enough to be counted before the first was seen.
     large: bool,
+    /// Nanoseconds of work that are handed to a thread at once. Where steps take several samples
+    /// together, that is worth waiting for.
+    task_nanos: u64,
     /// Something to take for the consumer.
     pub done: Condvar,
 }
@@ -60,8 +63,10 @@ impl Lane {
         let length = pipeline.source.length().max(1);
         let large = pipeline.source.stored_bytes().unwrap_or(0) / length >= LARGE;
         let cache = pipeline.cache.as_ref().and_then(|point| point.attached.get().cloned());
+        let task_nanos = if pipeline.gathers() { 8 * TASK_NANOS } else { TASK_NANOS };
         Self {
             large,
+            task_nanos,
             cache,
             pipeline,
             store,
@@ -72,6 +77,11 @@ impl Lane {
             cost: AtomicU64::new(0),
             done: Condvar::new(),
         }
+    }
+
+    /// Whether steps take several samples together.
+    pub(crate) fn gathers(&self) -> bool {
+        self.task_nanos > TASK_NANOS
     }
 
     pub(crate) fn seed(&self, epoch: u64) -> EpochSeed {
@@ -283,7 +293,9 @@ impl Queue {
 
     /// Whether samples are worth being looked at one by one: they are costly, or large.
     fn goes_by_cost(&self) -> bool {
-        let costly = self.lane.cost.load(Ordering::Relaxed) >= 2 * TASK_NANOS;
+        // Rows that are started one by one cannot be taken together.
+        let least = if self.lane.gathers() { 100 * TASK_NANOS } else { 2 * TASK_NANOS };
+        let costly = self.lane.cost.load(Ordering::Relaxed) >= least;
         self.lane.large || costly && self.counters.tally.samples >= MEASURED
     }
 
@@ -387,7 +399,7 @@ impl Queue {
         }
         self.allocate(at);
         let cost = self.lane.cost.load(Ordering::Relaxed);
-        let count = TASK_NANOS.checked_div(cost).unwrap_or(1).max(1) as usize;
+        let count = self.lane.task_nanos.checked_div(cost).unwrap_or(1).max(1) as usize;
         let group = self.open.get_mut(at)?;
         let chunk = group.deal(self.first + at as u64, count.min(group.released - group.dealt));
         self.running += 1;

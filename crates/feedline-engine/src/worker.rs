@@ -211,6 +211,8 @@ impl Desk {
         let features = chunk.features.take();
         let _ = most_held();
         let mut outcome = Outcome { group: chunk.group, over: true, ..Outcome::default() };
+        self.workspace.gathers = chunk.count > 1;
+        let mut gathered = Vec::new();
         let mut at = 0;
         while at < chunk.count && !lane.cancel.is_cancelled() {
             self.begin_sample();
@@ -234,22 +236,15 @@ impl Desk {
                 Err(stage) => {
                     let mut single = chunk.split_off(at);
                     let rest = single.split_off(1);
-                    self.tally.reads_waited += 1;
-                    outcome.parked.push(Parked {
-                        chunk: single,
-                        address,
-                        stage,
-                        result: Ok(()),
-                        times: Vec::new(),
-                        nanos: 0,
-                        held: 0,
-                        cost: self.cost_so_far(),
-                    });
+                    self.leave(single, address, stage, &mut gathered, &mut outcome);
                     (chunk, at) = (rest, 0);
                 }
             }
         }
-        let nanos = start.elapsed().as_nanos() as u64;
+        self.together(gathered, &mut outcome);
+        self.workspace.gathers = false;
+        let once = std::mem::take(&mut self.workspace.once_nanos);
+        let nanos = (start.elapsed().as_nanos() as u64).saturating_sub(once);
         if let Some(each) = nanos.checked_div(outcome.done.len() as u64) {
             self.smooth_cost(each);
         }
@@ -272,6 +267,68 @@ impl Desk {
         outcome
     }
 
+    /// Leaves a row where it waits: for bytes, or for others.
+    fn leave(
+        &mut self,
+        chunk: Chunk,
+        address: Address,
+        stage: Stage,
+        gathered: &mut Vec<(Chunk, Task, Cost)>,
+        outcome: &mut Outcome,
+    ) {
+        let stage = match stage {
+            Stage::Gathered(task) => return gathered.push((chunk, *task, self.cost_so_far())),
+            stage => stage,
+        };
+        self.tally.reads_waited += 1;
+        let (result, times, nanos, held) = (Ok(()), Vec::new(), 0, 0);
+        let cost = self.cost_so_far();
+        outcome.parked.push(Parked { chunk, address, stage, result, times, nanos, held, cost });
+    }
+
+    /// Takes rows through the steps that take several at once, and on from there.
+    fn together(&mut self, mut gathered: Vec<(Chunk, Task, Cost)>, outcome: &mut Outcome) {
+        let lane = Arc::clone(&self.lane);
+        while let Some(step) = gathered.iter().map(|(_, task, _)| task.step()).min() {
+            if lane.cancel.is_cancelled() {
+                return;
+            }
+            let (now, later): (Vec<_>, Vec<_>) =
+                gathered.into_iter().partition(|(_, task, _)| task.step() == step);
+            gathered = later;
+            let start = Instant::now();
+            let (mut rows, mut tasks) = (Vec::new(), Vec::new());
+            for (chunk, task, cost) in now {
+                rows.push((chunk, task.address, cost));
+                tasks.push(task);
+            }
+            let count = tasks.len().max(1) as u64;
+            let workspace = &mut self.workspace;
+            let call = AssertUnwindSafe(|| Task::map_many(&lane.pipeline, tasks, workspace));
+            let results = catch_unwind(call).unwrap_or_else(|panic| {
+                let error = Error::Internal(format!("a step panicked: {}", text_of(&panic)));
+                rows.iter().map(|_| Err(error.clone())).collect()
+            });
+            let each = start.elapsed().as_nanos() as u64 / count;
+            for ((mut chunk, address, cost), result) in rows.into_iter().zip(results) {
+                self.cost = Cost { work: cost.work + each, ..cost };
+                self.since = Instant::now();
+                let went = match result {
+                    Ok(task) => self.caught(address, |desk| desk.steps(&mut chunk, 0, task)),
+                    Err(error) => Ok(Err(error)),
+                };
+                match went {
+                    Ok(result) => {
+                        let (row, index) = (chunk.first_row, address.index);
+                        self.tally.samples += 1;
+                        outcome.done.push(Done { row, index, result });
+                    }
+                    Err(stage) => self.leave(chunk, address, stage, &mut gathered, outcome),
+                }
+            }
+        }
+    }
+
     /// Goes on with a sample whose bytes were waited for.
     fn resume(&mut self, parked: Parked) -> Outcome {
         let Parked { mut chunk, address, stage, result, times, nanos, held, cost } = parked;
@@ -291,7 +348,8 @@ impl Desk {
             }
             Err(error) => Ok(Err(error)),
         };
-        let spent = start.elapsed().as_nanos() as u64 + nanos;
+        let once = std::mem::take(&mut self.workspace.once_nanos);
+        let spent = (start.elapsed().as_nanos() as u64).saturating_sub(once) + nanos;
         let held = held.max(most_held());
         let mut all = self.workspace.times.clone();
         for (sum, time) in all.iter_mut().zip(&times) {
@@ -328,7 +386,12 @@ impl Desk {
         let before = self.lane.cost.load(Ordering::Relaxed);
         // One that was interrupted does not count for many.
         let nanos = if before == 0 { nanos } else { nanos.min(before * 8) };
-        let smoothed = if before == 0 { nanos } else { before - before / 8 + nanos / 8 };
+        let smoothed = match before {
+            0 => nanos,
+            // The first calls of a function may import what it needs: that is soon forgotten.
+            _ if self.lane.gathers() && nanos < before / 4 => before / 2,
+            _ => before - before / 8 + nanos / 8,
+        };
         self.lane.cost.store(smoothed.max(1), Ordering::Relaxed);
     }
 
@@ -497,6 +560,7 @@ impl Desk {
                 }
                 self.steps(chunk, at, *task)
             }
+            Stage::Gathered(task) => self.steps(chunk, at, *task),
             Stage::Value { mut sample, reading } => {
                 let read = sample.current.as_ref().and_then(Value::wants).map(|cut| cut.length());
                 self.count_read(None, read.unwrap_or(0));
@@ -530,6 +594,7 @@ impl Desk {
                     }
                     Err(error) => return self.make_in_part(chunk, at, task.address, error),
                 },
+                Ok(Progress::Gathers) => return Err(Stage::Gathered(Box::new(task))),
                 Err(error) => return Ok(Err(error)),
             };
             let index = task.address.index;

@@ -410,6 +410,12 @@ impl Pipeline {
         self.maps.iter().any(|step| step.map.is_filter())
     }
 
+    /// Whether it has steps that take several samples at once.
+    #[must_use]
+    pub fn gathers(&self) -> bool {
+        self.maps.iter().any(|step| step.map.gathers())
+    }
+
     /// Who runs the functions of its steps, if it has any. Each run holds on to it.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ pub enum Progress {
     Reads(usize),
     /// To where samples are kept, with all that it takes to make its values: [`Task::settle`] makes them.
     Keeps,
+    /// To a step that takes several samples at once, where [`Workspace::gathers`] says to wait.
+    Gathers,
 }
 
 impl Task {
@@ -125,6 +127,10 @@ impl Task {
                     return Ok(Progress::Reads(field));
                 }
             }
+            if context.workspace.gathers && step.map.gathers() {
+                return Ok(Progress::Gathers);
+            }
+            let once = context.workspace.once_nanos;
             let sample = std::mem::take(&mut self.sample);
             let mapped = step.map.map(sample, &mut context);
             self.sample =
@@ -133,12 +139,55 @@ impl Task {
             self.next += 1;
             if let Some(before) = last {
                 let now = Instant::now();
+                let once = workspace.once_nanos - once;
+                let nanos = ((now - before).as_nanos() as u64).saturating_sub(once);
                 let time = &mut workspace.times[slot];
-                time.nanos = time.nanos.wrapping_add((now - before).as_nanos() as u64);
+                time.nanos = time.nanos.wrapping_add(nanos);
                 time.samples += 1;
                 last = Some(now);
             }
         }
+    }
+
+    /// The number of the step that comes next.
+    #[must_use]
+    pub fn step(&self) -> usize {
+        self.next
+    }
+
+    /// Takes samples that have all come to the same step through it, at once: each, or why it is bad.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such step.
+    pub fn map_many(
+        pipeline: &Pipeline,
+        mut tasks: Vec<Self>,
+        workspace: &mut Workspace,
+    ) -> Vec<Result<Self>> {
+        let Some((slot, seed)) = tasks.first().map(|task| (task.next, task.seed)) else {
+            return Vec::new();
+        };
+        let step = &pipeline.maps[slot];
+        let (start, once) = (Instant::now(), workspace.once_nanos);
+        let samples = tasks.iter_mut().map(|task| (task.seed, std::mem::take(&mut task.sample)));
+        let samples: Vec<_> = samples.collect();
+        let mut context = Context { workspace, seed, step: step.id, slot };
+        let mapped = step.map.map_many(samples, &mut context);
+        let once = workspace.once_nanos - once;
+        let nanos = (start.elapsed().as_nanos() as u64).saturating_sub(once);
+        let time = &mut workspace.times[slot];
+        time.nanos = time.nanos.wrapping_add(nanos);
+        time.samples += tasks.len() as u64;
+        let finish = |(mut task, mapped): (Self, Result<Sample>)| match mapped {
+            Ok(sample) => {
+                task.sample = sample;
+                task.next += 1;
+                Ok(task)
+            }
+            Err(error) => Err(pipeline.at(error, task.address.index, step.name)),
+        };
+        tasks.into_iter().zip(mapped).map(finish).collect()
     }
 
     /// What field `number` has to be given.

@@ -157,12 +157,11 @@ fn serve(socket: &UnixStream) -> io::Result<()> {
             reader.mappings.add(request.segment, request.size as usize, descriptor)?;
         }
         free.extend(&request.free);
-        let mut outcomes = Vec::new();
-        let mut out = None;
+        let (mut outcomes, mut made) = (Vec::new(), Vec::new());
         for input in &request.samples {
             let values = input.fields.iter().map(|place| reader.read(request.segment, place));
             let values = values.collect::<io::Result<Vec<_>>>()?;
-            let made = match request.verb {
+            made.push(match request.verb {
                 Verb::Load => {
                     let line = String::from_utf8_lossy(&values[0]).into_owned();
                     let (word, field) = line.split_once(' ').unwrap_or((&line, ""));
@@ -181,13 +180,23 @@ fn serve(socket: &UnixStream) -> io::Result<()> {
                     let (doing, field) = &functions[request.function as usize];
                     call(*doing, field, input, values, socket)?
                 }
-            };
+            });
+        }
+        let bytes = made.iter().flat_map(|made| match made {
+            Made::Fields(fields) => fields.as_slice(),
+            Made::Said(_) => &[],
+        });
+        let bytes: usize = bytes.map(|(_, bytes)| bytes.len().next_multiple_of(64)).sum();
+        let (mut out, mut end) = (None, 0);
+        for made in made {
             outcomes.push(match made {
                 Made::Said(outcome) => outcome,
                 Made::Fields(fields) => {
-                    let bytes = fields.iter().map(|(_, bytes)| bytes.len().next_multiple_of(64));
-                    let buffer = room(&segments, &mut kept, &mut free, bytes.sum())?;
-                    Outcome::Sample(place(fields, out.insert(buffer)))
+                    let buffer = match &mut out {
+                        Some(buffer) => buffer,
+                        None => out.insert(room(&segments, &mut kept, &mut free, bytes)?),
+                    };
+                    Outcome::Sample(place(fields, buffer, &mut end))
                 }
             });
         }
@@ -230,14 +239,13 @@ fn room(
     taken.ok_or_else(|| io::Error::other("no shared memory"))
 }
 
-fn place(fields: Vec<(Place, Vec<u8>)>, buffer: &mut BufferMut) -> Vec<Place> {
-    let mut end = 0;
+fn place(fields: Vec<(Place, Vec<u8>)>, buffer: &mut BufferMut, end: &mut usize) -> Vec<Place> {
     let mut places = Vec::new();
     for (mut place, bytes) in fields {
-        buffer[end..end + bytes.len()].copy_from_slice(&bytes);
-        (place.offset, place.bytes) = (end as u64 + place.offset, bytes.len() as u64);
+        buffer[*end..*end + bytes.len()].copy_from_slice(&bytes);
+        (place.offset, place.bytes) = (*end as u64 + place.offset, bytes.len() as u64);
         places.push(place);
-        end += bytes.len().next_multiple_of(64);
+        *end += bytes.len().next_multiple_of(64);
     }
     places
 }

@@ -10,8 +10,9 @@
 //! the keeper, starts them all, and lives as long as there are any.
 
 use super::command::HostCommand;
+use super::message::Input;
 use super::process::{Fault, Process};
-use feedline_core::{Context, Error, Function, Host, Made, Result, Sample};
+use feedline_core::{BufferMut, Context, Error, Function, Host, Made, Result, Sample, SampleSeed};
 use feedline_shm::Segments;
 use std::any::Any;
 use std::fmt;
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// How often a sample is tried whose process ends.
 const ATTEMPTS: usize = 3;
+/// Samples of so many bytes together are handed over at once.
+const AT_ONCE: usize = 4 << 20;
 /// A process that no run holds is ended after so long.
 const IDLE: Duration = Duration::from_secs(10);
 /// Processes forked from each other that use one value; each has its own pool.
@@ -72,59 +75,28 @@ impl fmt::Debug for Hosts {
 
 impl Host for Hosts {
     fn call(&self, function: &Function, sample: Sample, context: &mut Context<'_>) -> Result<Made> {
-        let inner = self.inner()?;
-        let mut taken = inner.take()?;
-        let input = match taken.process.prepare(sample, context) {
-            Ok(input) => input,
-            Err(error) => {
-                inner.give_back(taken);
-                return Err(error);
-            }
-        };
-        let name = &function.name;
-        let mut last = String::new();
-        for _ in 0..ATTEMPTS {
-            match taken.process.call(function, &input, context) {
-                Ok(made) => {
-                    inner.give_back(taken);
-                    return Ok(made);
-                }
-                Err(Fault::Failed(text)) => {
-                    inner.give_back(taken);
-                    return Err(Error::record(format!("function {name}: {text}")));
-                }
-                Err(Fault::Ended(how)) => {
-                    let memory = taken.process.take_input();
-                    inner.end(taken);
-                    if context.workspace.cancel.is_cancelled() {
-                        return Err(Error::Cancelled);
-                    }
-                    last = how;
-                    taken = inner.take()?;
-                    taken.process.set_input(memory);
-                }
-                Err(fault) => {
-                    inner.end(taken);
-                    return Err(match fault {
-                        Fault::Cancelled => Error::Cancelled,
-                        Fault::Fatal(error) => error,
-                        Fault::Late => Error::record(format!(
-                            "function {name}: no answer within {} s, and its process was ended; \
-                             timeout= allows more",
-                            function.timeout.as_secs_f64()
-                        )),
-                        Fault::Nonsense(what) => Error::record(format!(
-                            "function {name}: its host answered nonsense: {what}"
-                        )),
-                        Fault::Failed(text) | Fault::Ended(text) => Error::Internal(text),
-                    });
-                }
+        let made = self.call_many(function, vec![(context.seed, sample)], context).pop();
+        made.unwrap_or_else(|| Err(Error::Internal("a call without an answer".into())))
+    }
+
+    fn call_many(
+        &self,
+        function: &Function,
+        samples: Vec<(SampleSeed, Sample)>,
+        context: &mut Context<'_>,
+    ) -> Vec<Result<Made>> {
+        let mut results = Vec::with_capacity(samples.len());
+        let (mut some, mut bytes) = (Vec::new(), 0);
+        for (seed, sample) in samples {
+            bytes += sample.fields().map(|(_, value)| value.bytes()).sum::<usize>();
+            some.push((seed, sample));
+            if bytes >= AT_ONCE {
+                results.extend(self.some(function, std::mem::take(&mut some), context));
+                bytes = 0;
             }
         }
-        inner.give_back(taken);
-        Err(Error::record(format!(
-            "function {name}: the process that ran it {last}, {ATTEMPTS} times out of {ATTEMPTS}"
-        )))
+        results.extend(self.some(function, some, context));
+        results
     }
 
     fn hold(&self, calls: usize) -> Box<dyn Any + Send + Sync> {
@@ -141,6 +113,44 @@ impl Host for Hosts {
         }
         drop(state);
         Box::new(Hold(Arc::clone(inner)))
+    }
+}
+
+impl Hosts {
+    /// Calls a function with samples that are handed over together.
+    fn some(
+        &self,
+        function: &Function,
+        samples: Vec<(SampleSeed, Sample)>,
+        context: &mut Context<'_>,
+    ) -> Vec<Result<Made>> {
+        let count = samples.len();
+        let all = |error: Error| (0..count).map(|_| Err(error.clone())).collect();
+        if count == 0 {
+            return Vec::new();
+        }
+        let taken = self.inner().and_then(|inner| Ok((inner, inner.take()?)));
+        let (inner, mut taken) = match taken {
+            Ok(taken) => taken,
+            Err(error) => return all(error),
+        };
+        let prepared = match taken.process.prepare(samples, context) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                inner.give_back(taken);
+                return all(error);
+            }
+        };
+        let inputs: Vec<Input> = prepared.iter().flatten().cloned().collect();
+        let mut taken = Some(taken);
+        let made = inner.answers(function, &inputs, &mut taken, context);
+        if let Some(taken) = taken {
+            inner.give_back(taken);
+        }
+        let mut made = made.into_iter();
+        let none = || Err(Error::Internal("a call without an answer".into()));
+        let result = |input: Result<Input>| input.and_then(|_| made.next().unwrap_or_else(none));
+        prepared.into_iter().map(result).collect()
     }
 }
 
@@ -165,6 +175,31 @@ impl Drop for Hold {
         drop(state);
         drop(idle);
         end_keeper(keeper);
+    }
+}
+
+/// What a function made of samples, with its failures as errors of theirs.
+fn failures(name: &str, made: Vec<Result<Made, String>>) -> Vec<Result<Made>> {
+    let error = |text| Error::record(format!("function {name}: {text}"));
+    made.into_iter().map(|made| made.map_err(error)).collect()
+}
+
+/// What is said of a process that gave no answer and was ended for it.
+fn error_of(function: &Function, fault: Fault) -> Error {
+    let name = &function.name;
+    match fault {
+        Fault::Cancelled => Error::Cancelled,
+        Fault::Fatal(error) => error,
+        Fault::Late => Error::record(format!(
+            "function {name}: no answer within {} s, and its process was ended; timeout= allows more",
+            function.timeout.as_secs_f64()
+        )),
+        Fault::Nonsense(what) => {
+            Error::record(format!("function {name}: its host answered nonsense: {what}"))
+        }
+        Fault::Ended(text) | Fault::Unsaid(text) => {
+            Error::record(format!("function {name}: {text}"))
+        }
     }
 }
 
@@ -242,6 +277,85 @@ impl Inner {
         Ok(keeper.expect("it was just started").orders.clone())
     }
 
+    /// What a function makes of samples that were prepared for a process. Where it does not answer for
+    /// all of them, each is tried by itself.
+    fn answers(
+        self: &Arc<Self>,
+        function: &Function,
+        inputs: &[Input],
+        taken: &mut Option<Taken>,
+        context: &mut Context<'_>,
+    ) -> Vec<Result<Made>> {
+        let name = &function.name;
+        if inputs.is_empty() {
+            return Vec::new();
+        }
+        let mut memory = None;
+        if inputs.len() > 1 {
+            match taken.as_mut().map(|taken| taken.process.call(function, inputs, context)) {
+                Some(Ok(made)) => return failures(name, made),
+                Some(Err(Fault::Unsaid(_))) | None => {}
+                Some(Err(fault)) => {
+                    memory = self.end(taken);
+                    if let Fault::Cancelled | Fault::Fatal(_) = fault {
+                        let error = error_of(function, fault);
+                        return inputs.iter().map(|_| Err(error.clone())).collect();
+                    }
+                }
+            }
+        }
+        let one = |input: &Input| self.answer(function, input, taken, &mut memory, context);
+        let made = inputs.iter().map(one).collect();
+        if let Some(memory) = memory {
+            // Nobody is left to read it.
+            self.segments.retire(&memory);
+        }
+        made
+    }
+
+    /// What a function makes of one sample, tried again if its process ends.
+    fn answer(
+        self: &Arc<Self>,
+        function: &Function,
+        input: &Input,
+        taken: &mut Option<Taken>,
+        memory: &mut Option<BufferMut>,
+        context: &mut Context<'_>,
+    ) -> Result<Made> {
+        let name = &function.name;
+        let mut last = String::new();
+        for _ in 0..ATTEMPTS {
+            if context.workspace.cancel.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            let used = match taken {
+                Some(used) => used,
+                None => taken.insert(self.take()?),
+            };
+            if let Some(memory) = memory.take() {
+                used.process.set_input(memory);
+            }
+            match used.process.call(function, std::slice::from_ref(input), context) {
+                Ok(made) => {
+                    let none = || Err(Error::Internal("a call without an answer".into()));
+                    return failures(name, made).pop().unwrap_or_else(none);
+                }
+                Err(Fault::Unsaid(text)) => return Err(Error::record(text)),
+                Err(Fault::Ended(how)) => {
+                    *memory = self.end(taken);
+                    last = how;
+                }
+                Err(fault) => {
+                    *memory = self.end(taken);
+                    return Err(error_of(function, fault));
+                }
+            }
+        }
+        Err(Error::record(format!(
+            "function {name}: the process that ran it {last}, {ATTEMPTS} times out of {ATTEMPTS}"
+        )))
+    }
+
     /// A process for one call.
     fn take(self: &Arc<Self>) -> Result<Taken> {
         let mut state = self.lock();
@@ -279,9 +393,13 @@ impl Inner {
         self.gone();
     }
 
-    fn end(&self, taken: Taken) {
-        drop(taken.process);
+    /// Ends a process; what was written for it can be read by another one.
+    fn end(&self, taken: &mut Option<Taken>) -> Option<BufferMut> {
+        let Taken { mut process, .. } = taken.take()?;
+        let memory = process.take_input();
+        drop(process);
         self.gone();
+        memory
     }
 
     /// Notes that a process is gone.

@@ -5,7 +5,7 @@ use super::message::{Answer, Input, LONGEST, Outcome, Place, Request, Verb};
 use super::{HELLO, memory};
 use feedline_core::{
     Buffer, BufferMut, Cancel, Context, DType, Error, Function, Made, Makes, Name, Result, Sample,
-    Tensor, Value,
+    SampleSeed, Tensor, Value,
 };
 use feedline_shm::{Mappings, Segments, View, receive_with_descriptors, send_with_descriptor};
 use rustix::process::{Pid, Signal};
@@ -30,8 +30,8 @@ const MOST_NAMES: usize = 1024;
 
 /// Why there is no answer.
 pub(super) enum Fault {
-    /// The function failed, and its process goes on.
-    Failed(String),
+    /// It was not asked: the request would be too long.
+    Unsaid(String),
     /// The process is gone, for this reason.
     Ended(String),
     /// The process does not answer in time.
@@ -86,41 +86,34 @@ impl Process {
         })
     }
 
-    /// Writes a sample to where the host can read it, computing values that were deferred.
-    pub(super) fn prepare(&mut self, sample: Sample, context: &mut Context<'_>) -> Result<Input> {
-        let mut draws = context.draws();
-        let seed = [draws.next_u64(), draws.next_u64()];
-        let mut fields = Vec::new();
-        let (mut values, mut end) = (Vec::new(), 0usize);
-        for (name, value) in sample.into_fields() {
-            let (dtype, shape) = match &value {
-                Value::Tensor(tensor) => (tensor.dtype(), tensor.shape().into()),
-                Value::Deferred(value) => (value.dtype(), value.shape()),
-            };
-            if dtype.size().is_none() && !shape.is_empty() {
-                return Err(Error::record(format!(
-                    "field {name} is a list of {dtype}, which no function can be handed"
-                )));
-            }
-            let bytes = value.bytes();
-            let next = end.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(64));
-            let Some(next) = next.filter(|next| *next <= memory::LARGEST) else {
-                return Err(Error::record(format!(
-                    "a sample of more than {} bytes, which no function can be handed",
-                    memory::LARGEST
-                )));
-            };
-            let (offset, bytes) = (end as u64, bytes as u64);
-            fields.push(Place { name: name.as_str().to_owned(), dtype, shape, offset, bytes });
-            values.push((end, value));
-            end = next;
-        }
+    /// Writes samples to where the host can read them, computing values that were deferred. Each is
+    /// ready, or bad.
+    pub(super) fn prepare(
+        &mut self,
+        samples: Vec<(SampleSeed, Sample)>,
+        context: &mut Context<'_>,
+    ) -> Result<Vec<Result<Input>>> {
+        let mut end = 0;
+        let laid: Vec<_> = samples
+            .into_iter()
+            .map(|(seed, sample)| {
+                context.seed = seed;
+                let mut draws = context.draws();
+                let drawn = [draws.next_u64(), draws.next_u64()];
+                (seed, lay(sample, &mut end).map(|(fields, values)| (drawn, fields, values)))
+            })
+            .collect();
         let room = self.room(end)?;
-        for (offset, value) in values {
-            let bytes = value.bytes();
-            value.write(&mut room[offset..offset + bytes], context)?;
-        }
-        Ok(Input { seed, fields })
+        let inputs = laid.into_iter().map(|(at, laid)| {
+            let (seed, fields, values) = laid?;
+            context.seed = at;
+            for (offset, value) in values {
+                let bytes = value.bytes();
+                value.write(&mut room[offset..offset + bytes], context)?;
+            }
+            Ok(Input { seed, fields })
+        });
+        Ok(inputs.collect())
     }
 
     /// At least so many bytes that the host can read.
@@ -144,23 +137,28 @@ impl Process {
     }
 
     /// Gives the host something to read that was written for another one.
-    pub(super) fn set_input(&mut self, input: Option<BufferMut>) {
+    pub(super) fn set_input(&mut self, input: BufferMut) {
         self.forget_input();
-        self.input = input;
+        self.input = Some(input);
     }
 
-    /// Calls a function with what was prepared.
+    /// Calls a function with samples that were prepared: what it made of each, or how it failed.
     pub(super) fn call(
         &mut self,
         function: &Function,
-        input: &Input,
+        inputs: &[Input],
         context: &mut Context<'_>,
-    ) -> Result<Made, Fault> {
+    ) -> Result<Vec<Result<Made, String>>, Fault> {
         let cancel = context.workspace.cancel.clone();
-        self.greet(&cancel)?;
         let number = match self.loaded.get(&function.code) {
             Some(number) => *number,
-            None => self.load(function, &cancel)?,
+            None => {
+                let start = Instant::now();
+                self.greet(&cancel)?;
+                let loaded = self.load(function, &cancel);
+                context.workspace.once_nanos += start.elapsed().as_nanos() as u64;
+                loaded?
+            }
         };
         let verb = match function.makes {
             Makes::Sample => Verb::Map,
@@ -168,19 +166,33 @@ impl Process {
         };
         let memory = self.input.take();
         let request = (verb, function.random, number);
-        let outcome =
-            self.ask(request, input.clone(), memory.as_deref(), function.timeout, &cancel);
+        let timeout = function.timeout.saturating_mul(inputs.len() as u32);
+        let answer = self.ask(request, inputs, memory.as_deref(), timeout, &cancel);
         self.input = memory;
-        match (outcome?, function.makes) {
-            ((Outcome::Sample(places), segment), Makes::Sample) => {
-                let made = self.tensors(segment, places, context)?;
-                Ok(Made::Sample(made))
-            }
-            ((Outcome::Yes, _), Makes::Decision) => Ok(Made::Decision(true)),
-            ((Outcome::No, _), Makes::Decision) => Ok(Made::Decision(false)),
-            ((Outcome::Failed(text), _), _) => Err(Fault::Failed(text)),
-            _ => Err(Fault::Nonsense("an outcome of another kind than was asked for".into())),
+        let (outcomes, segment) = answer?;
+        let bytes = outcomes.iter().map(|outcome| match outcome {
+            Outcome::Sample(places) => places.iter().map(|place| place.bytes).sum(),
+            _ => 0u64,
+        });
+        let total = bytes.fold(0, u64::saturating_add);
+        let lease = self.leases.lease(segment);
+        let copies = total <= memory::SMALL || self.leases.out() > memory::MOST_LEASES;
+        let mut made = Vec::with_capacity(outcomes.len());
+        for outcome in outcomes {
+            made.push(match (outcome, function.makes) {
+                (Outcome::Sample(places), Makes::Sample) => {
+                    self.tensors((segment, &lease), places, copies, context)?.map(Made::Sample)
+                }
+                (Outcome::Yes, Makes::Decision) => Ok(Made::Decision(true)),
+                (Outcome::No, Makes::Decision) => Ok(Made::Decision(false)),
+                (Outcome::Failed(text), _) => Err(text),
+                _ => {
+                    let what = "an outcome of another kind than was asked for";
+                    return Err(Fault::Nonsense(what.into()));
+                }
+            });
         }
+        Ok(made)
     }
 
     /// Waits until the host is there.
@@ -226,35 +238,36 @@ impl Process {
             offset: 0,
             bytes: code.len() as u64,
         };
-        let input = Input { seed: [0; 2], fields: vec![place] };
+        let input = [Input { seed: [0; 2], fields: vec![place] }];
         let request = (Verb::Load, function.random, number);
-        let outcome = self.ask(request, input, Some(&room), PATIENCE, cancel);
+        let answer = self.ask(request, &input, Some(&room), PATIENCE, cancel);
         self.segments.retire(&room);
         let cannot = |why: &str| {
             let name = &function.name;
             Fault::Fatal(Error::pipeline(format!("the function {name} cannot be loaded: {why}")))
         };
-        match outcome {
-            Ok((Outcome::Yes, _)) => {}
-            Ok((Outcome::Failed(text), _)) => return Err(cannot(&text)),
+        match answer.as_ref().map(|(outcomes, _)| outcomes.as_slice()) {
+            Ok([Outcome::Yes]) => {}
+            Ok([Outcome::Failed(text)]) => return Err(cannot(text)),
             Ok(_) => return Err(cannot("its host gives no clear answer")),
             Err(Fault::Ended(how)) => return Err(cannot(&format!("the process {how}"))),
             Err(Fault::Late) => return Err(cannot("it takes too long")),
-            Err(other) => return Err(other),
+            Err(_) => return answer.map(|_| number),
         }
         self.loaded.insert(Arc::clone(&function.code), number);
         Ok(number)
     }
 
-    /// Asks for one thing and waits for the answer: its outcome, and the segment it lies in.
+    /// Asks for something and waits for the answer: an outcome for each sample, and the segment in which
+    /// they lie.
     fn ask(
         &mut self,
         (verb, random, function): (Verb, bool, u32),
-        input: Input,
+        inputs: &[Input],
         memory: Option<&[u8]>,
         timeout: Duration,
         cancel: &Cancel,
-    ) -> Result<(Outcome, u32), Fault> {
+    ) -> Result<(Vec<Outcome>, u32), Fault> {
         let known = memory.and_then(|bytes| self.segments.locate(bytes));
         let Some((segment, _)) = known else {
             return Err(Fault::Fatal(Error::Internal("a sample outside shared memory".into())));
@@ -267,9 +280,9 @@ impl Process {
             segment: segment.number(),
             size: if new { segment.size() as u64 } else { 0 },
             free: self.leases.freed(),
-            samples: vec![input],
+            samples: inputs.to_vec(),
         };
-        let bytes = request.encode().map_err(|error| Fault::Failed(error.to_string()))?;
+        let bytes = request.encode().map_err(|error| Fault::Unsaid(error.to_string()))?;
         let until = Instant::now() + timeout;
         let descriptor = new.then(|| segment.descriptor());
         let sent = match descriptor {
@@ -304,11 +317,11 @@ impl Process {
         for number in gone {
             self.mappings.remove(number).map_err(nonsense)?;
         }
-        let mut outcomes = outcomes.into_iter();
-        match (outcomes.next(), outcomes.next()) {
-            (Some(outcome), None) => Ok((outcome, segment)),
-            _ => Err(Fault::Nonsense("not one outcome for one sample".into())),
+        if outcomes.len() != inputs.len() {
+            let (found, wanted) = (outcomes.len(), inputs.len());
+            return Err(Fault::Nonsense(format!("{found} outcomes for {wanted} samples")));
         }
+        Ok((outcomes, segment))
     }
 
     fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
@@ -359,23 +372,20 @@ impl Process {
         Ok(())
     }
 
-    /// The tensors of a sample that came out.
+    /// The tensors of a sample that came out, or what is wrong with it.
     fn tensors(
         &mut self,
-        segment: u32,
+        (segment, lease): (u32, &Arc<memory::Lease>),
         places: Vec<Place>,
+        copies: bool,
         context: &mut Context<'_>,
-    ) -> Result<Vec<(Name, Tensor)>, Fault> {
-        let nonsense = |error: io::Error| Fault::Nonsense(error.to_string());
-        let total = places.iter().fold(0u64, |all, place| all.saturating_add(place.bytes));
-        let mut lease = Some(self.leases.lease(segment));
-        let copies = total <= memory::SMALL || self.leases.out() > memory::MOST_LEASES;
+    ) -> Result<Result<Vec<(Name, Tensor)>, String>, Fault> {
         let mut fields = Vec::with_capacity(places.len());
         for Place { name, dtype, shape, offset, bytes } in places {
             let (offset, bytes) = (offset as usize, bytes as usize);
-            let keep = lease.clone();
+            let keep = Arc::clone(lease);
             let region = self.mappings.region(segment, offset, bytes, move || drop(keep));
-            let mut region = region.map_err(nonsense)?;
+            let mut region = region.map_err(|error| Fault::Nonsense(error.to_string()))?;
             if copies {
                 let mut own = context.workspace.pool.take(bytes).map_err(Fault::Fatal)?;
                 own.copy_from_slice(&region);
@@ -383,25 +393,27 @@ impl Process {
             }
             check(&name, dtype, &region)?;
             let tensor = Tensor::new(dtype, &shape, region).map_err(Fault::Fatal)?;
-            fields.push((self.name(name)?, tensor));
+            let Some(name) = self.name(&name) else {
+                return Ok(Err(format!(
+                    "it gave a field {name:?}; names are not empty, and there are {MOST_NAMES} at most"
+                )));
+            };
+            fields.push((name, tensor));
         }
-        drop(lease.take());
-        Ok(fields)
+        Ok(Ok(fields))
     }
 
     /// A name, of which a host cannot give any number.
-    fn name(&mut self, name: String) -> Result<Name, Fault> {
-        if let Some(known) = self.names.get(&name) {
-            return Ok(*known);
+    fn name(&mut self, name: &str) -> Option<Name> {
+        if let Some(known) = self.names.get(name) {
+            return Some(*known);
         }
         if self.names.len() >= MOST_NAMES || name.is_empty() {
-            return Err(Fault::Failed(format!(
-                "it gave a field {name:?}; names are not empty, and there are {MOST_NAMES} at most"
-            )));
+            return None;
         }
-        let new = Name::new(&name);
-        self.names.insert(name, new);
-        Ok(new)
+        let new = Name::new(name);
+        self.names.insert(name.to_owned(), new);
+        Some(new)
     }
 
     /// Says what became of a process that hung up.
@@ -417,6 +429,39 @@ impl Process {
             }
         }
     }
+}
+
+/// A value, and where it is to be written.
+type Offset = (usize, Value);
+
+/// Where the fields of a sample are to lie, from `end` on, which moves behind them.
+fn lay(sample: Sample, end: &mut usize) -> Result<(Vec<Place>, Vec<Offset>)> {
+    let (mut fields, mut values, mut next) = (Vec::new(), Vec::new(), *end);
+    for (name, value) in sample.into_fields() {
+        let (dtype, shape) = match &value {
+            Value::Tensor(tensor) => (tensor.dtype(), tensor.shape().into()),
+            Value::Deferred(value) => (value.dtype(), value.shape()),
+        };
+        if dtype.size().is_none() && !shape.is_empty() {
+            return Err(Error::record(format!(
+                "field {name} is a list of {dtype}, which no function can be handed"
+            )));
+        }
+        let bytes = value.bytes();
+        let behind = next.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(64));
+        let Some(behind) = behind.filter(|behind| *behind <= memory::LARGEST) else {
+            return Err(Error::record(format!(
+                "more than {} bytes, which no function can be handed",
+                memory::LARGEST
+            )));
+        };
+        let (offset, bytes) = (next as u64, bytes as u64);
+        fields.push(Place { name: name.as_str().to_owned(), dtype, shape, offset, bytes });
+        values.push((next, value));
+        next = behind;
+    }
+    *end = next;
+    Ok((fields, values))
 }
 
 /// Whether bytes are what their type says.

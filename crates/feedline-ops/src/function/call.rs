@@ -1,6 +1,8 @@
 //! What `map` and `filter` have in common: which function, and who runs it.
 
-use feedline_core::{Blobs, Context, Error, Function, Host, Made, Makes, Result, Sample};
+use feedline_core::{
+    Blobs, Context, Error, Function, Host, Made, Makes, Result, Sample, SampleSeed,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,6 +94,21 @@ impl Attached {
                 function.name
             ))),
             None => Err(Error::Internal("a function that was not attached".into())),
+        }
+    }
+}
+
+impl Attached {
+    pub(super) fn call_many(
+        &self,
+        samples: Vec<(SampleSeed, Sample)>,
+        context: &mut Context<'_>,
+    ) -> Vec<Result<Made>> {
+        match self.0.as_deref() {
+            Some(Bound { function, host: Some(host) }) => {
+                host.call_many(function, samples, context)
+            }
+            _ => samples.into_iter().map(|(_, sample)| self.call(sample, context)).collect(),
         }
     }
 }

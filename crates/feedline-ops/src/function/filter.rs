@@ -3,7 +3,8 @@
 use super::call::{Attached, Said, usual_timeout};
 use crate::registry::step;
 use feedline_core::{
-    Blobs, Context, Error, Host, Made, Makes, Name, Needs, Result, Sample, Spec, Value,
+    Blobs, Context, Error, Host, Made, Makes, Name, Needs, Result, Sample, SampleSeed, Spec,
+    Tensor, Value,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -53,6 +54,27 @@ impl Filter {
     fn looks_at(&self, name: Name) -> bool {
         self.fields.is_empty() || self.fields.contains(&name)
     }
+
+    /// What the function is shown of a sample, computed now, in the sample as well.
+    fn shown(&self, sample: &mut Sample, context: &mut Context<'_>) -> Result<Sample> {
+        let mut shown = Sample::new();
+        for (name, value) in sample.fields_mut().filter(|(name, _)| self.looks_at(*name)) {
+            let placeholder = Value::Tensor(Tensor::scalar(0u8));
+            let tensor = std::mem::replace(value, placeholder).into_tensor(context)?;
+            shown.set(*name, tensor.clone());
+            *value = Value::Tensor(tensor);
+        }
+        Ok(shown)
+    }
+}
+
+/// The sample, if the function said that it stays.
+fn decided(sample: Sample, made: Result<Made>) -> Result<Sample> {
+    match made? {
+        Made::Decision(true) => Ok(sample),
+        Made::Decision(false) => Err(Error::Filtered),
+        Made::Sample(_) => Err(Error::Internal("a sample where a decision was due".into())),
+    }
 }
 
 impl feedline_core::Map for Filter {
@@ -81,18 +103,36 @@ impl feedline_core::Map for Filter {
     }
 
     fn map(&self, mut sample: Sample, context: &mut Context<'_>) -> Result<Sample> {
-        let mut shown = Sample::new();
-        for (name, value) in sample.fields_mut().filter(|(name, _)| self.looks_at(*name)) {
-            let placeholder = Value::Tensor(feedline_core::Tensor::scalar(0u8));
-            let tensor = std::mem::replace(value, placeholder).into_tensor(context)?;
-            shown.set(*name, tensor.clone());
-            *value = Value::Tensor(tensor);
+        let shown = self.shown(&mut sample, context)?;
+        decided(sample, self.attached.call(shown, context))
+    }
+
+    fn gathers(&self) -> bool {
+        true
+    }
+
+    fn map_many(
+        &self,
+        samples: Vec<(SampleSeed, Sample)>,
+        context: &mut Context<'_>,
+    ) -> Vec<Result<Sample>> {
+        let (mut results, mut shown) = (Vec::with_capacity(samples.len()), Vec::new());
+        for (seed, mut sample) in samples {
+            context.seed = seed;
+            results.push(match self.shown(&mut sample, context) {
+                Ok(look) => {
+                    shown.push((seed, look));
+                    Ok(sample)
+                }
+                Err(error) => Err(error),
+            });
         }
-        match self.attached.call(shown, context)? {
-            Made::Decision(true) => Ok(sample),
-            Made::Decision(false) => Err(Error::Filtered),
-            Made::Sample(_) => Err(Error::Internal("a sample where a decision was due".into())),
-        }
+        let mut made = self.attached.call_many(shown, context).into_iter();
+        let decide = |result: Result<Sample>| {
+            let none = || Err(Error::Internal("a sample without a decision".into()));
+            result.and_then(|sample| decided(sample, made.next().unwrap_or_else(none)))
+        };
+        results.into_iter().map(decide).collect()
     }
 
     fn needs(&self, _: &Sample, _: &Context<'_>) -> Needs {

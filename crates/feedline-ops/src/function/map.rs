@@ -3,7 +3,7 @@
 use super::call::{Attached, Said, usual_timeout};
 use super::output::{Output, arranged, spec_of};
 use crate::registry::step;
-use feedline_core::{Blobs, Context, Error, Host, Made, Makes, Result, Sample, Spec};
+use feedline_core::{Blobs, Context, Error, Host, Made, Makes, Result, Sample, SampleSeed, Spec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -48,6 +48,14 @@ impl Map {
             timeout: self.timeout,
         }
     }
+
+    /// What the function made, if it is what it should be.
+    fn sample(&self, made: Result<Made>) -> Result<Sample> {
+        match made? {
+            Made::Sample(fields) => Ok(Sample::of(arranged(&self.spec, fields)?)),
+            Made::Decision(_) => Err(Error::Internal("a decision where a sample was due".into())),
+        }
+    }
 }
 
 impl feedline_core::Map for Map {
@@ -67,10 +75,20 @@ impl feedline_core::Map for Map {
     }
 
     fn map(&self, sample: Sample, context: &mut Context<'_>) -> Result<Sample> {
-        match self.attached.call(sample, context)? {
-            Made::Sample(fields) => Ok(Sample::of(arranged(&self.spec, fields)?)),
-            Made::Decision(_) => Err(Error::Internal("a decision where a sample was due".into())),
-        }
+        self.sample(self.attached.call(sample, context))
+    }
+
+    fn gathers(&self) -> bool {
+        true
+    }
+
+    fn map_many(
+        &self,
+        samples: Vec<(SampleSeed, Sample)>,
+        context: &mut Context<'_>,
+    ) -> Vec<Result<Sample>> {
+        let made = self.attached.call_many(samples, context);
+        made.into_iter().map(|made| self.sample(made)).collect()
     }
 
     fn is_random(&self) -> bool {

@@ -51,6 +51,7 @@ targets! {
     any_text_is_a_state_or_is_refused: "state", 5_000;
     any_text_is_a_checkpoint_or_is_refused: "checkpoint", 10_000;
     any_text_is_an_ask_or_is_refused: "ask", 20_000;
+    any_bytes_are_a_kept_sample_or_are_refused: "kept", 20_000;
     any_text_is_a_plan_or_is_refused: "plan", 5_000;
     any_text_is_a_plain_url_or_is_refused: "url", 20_000;
     any_text_stands_for_names_or_is_refused: "braces", 10_000;

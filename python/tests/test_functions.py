@@ -547,3 +547,24 @@ def test_workers_run_functions_if_their_operator_allows_it(monkeypatch):
         with pytest.raises(fl.ServiceError, match="its operator can allow them with --functions"):
             list(loader)
         loader.close()
+
+
+def test_what_a_function_gave_stays_as_it_is_while_others_answer_without_arrays():
+    def large(sample):
+        return {"x": np.full(100_000, int(sample["index"]) % 251, np.uint8), "i": sample["index"]}
+
+    def odd(sample):
+        if int(sample["i"]) == 77:
+            raise ValueError("this one")
+        return int(sample["i"]) % 2 == 1
+
+    ds = fl.range(400).map(large).filter(odd, fields=["i"]).on_error("skip").batch(3)
+    seen, held = [], []
+    for batch in ds.loader(threads=2):
+        held.append(batch)
+        for row, number in zip(batch["x"], batch["i"], strict=True):
+            seen.append(int(number))
+            assert (row == number % 251).all(), number
+    assert seen == [number for number in range(1, 400, 2) if number != 77]
+    for batch in held[-20:]:
+        assert all((row == number % 251).all() for row, number in zip(batch["x"], batch["i"], strict=True))

@@ -109,8 +109,10 @@ def test_wrong_arguments_are_named(tmp_path: Path):
 
 
 CHILD = """
-import sys
+import signal, sys
 import feedline as fl
+# Whoever runs the tests may ignore Ctrl-C, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 print("begins", flush=True)
 try:
     fl.range(2000).sleep(10).save(sys.argv[1], rows=50, threads=2)

@@ -15,8 +15,11 @@ use twox_hash::XxHash3_64;
 /// Bytes of a header.
 pub const HEADER: usize = 64;
 
+/// Bytes of a checksum that comes after its payload.
+pub const TRAILER: usize = 4;
+
 /// The version of frames that this crate speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// What every frame begins with.
 pub const MAGIC: [u8; 4] = *b"FDLN";
@@ -88,6 +91,8 @@ const KINDS: [Kind; 8] = [
 const SHARED: u8 = 0b1000;
 /// The payload's checksum was computed.
 const CHECKED: u8 = 0b0100;
+/// The payload's checksum comes after it.
+const TRAILED: u8 = 0b1_0000;
 const COMPRESSION: u8 = 0b0011;
 
 /// The fixed part of a frame.
@@ -113,6 +118,9 @@ pub struct Header {
     pub description_checksum: u32,
     /// Checksum of the payload as it is sent, where one was computed.
     pub payload_checksum: Option<u32>,
+    /// Whether the payload's checksum comes after it, in [`TRAILER`] bytes: it was computed while the
+    /// payload was sent.
+    pub trailed: bool,
 }
 
 impl Header {
@@ -130,6 +138,7 @@ impl Header {
             plain: 0,
             description_checksum: checksum([description]),
             payload_checksum: None,
+            trailed: false,
         }
     }
 
@@ -147,10 +156,12 @@ impl Header {
             plain,
             description_checksum,
             payload_checksum,
+            trailed,
         } = self;
         let mut flags = *compression as u8;
         flags |= if *shared { SHARED } else { 0 };
         flags |= if payload_checksum.is_some() { CHECKED } else { 0 };
+        flags |= if *trailed { TRAILED } else { 0 };
         let mut out = [0; HEADER];
         out[0..4].copy_from_slice(&MAGIC);
         out[4..6].copy_from_slice(&VERSION.to_le_bytes());
@@ -207,7 +218,7 @@ impl Header {
                 flags & COMPRESSION
             )));
         };
-        if flags & !(SHARED | CHECKED | COMPRESSION) != 0 || bytes[48..60] != [0; 12] {
+        if flags & !(SHARED | CHECKED | TRAILED | COMPRESSION) != 0 || bytes[48..60] != [0; 12] {
             return Err(malformed("a frame with unknown flags"));
         }
         if eight(8) != sequence {
@@ -227,10 +238,12 @@ impl Header {
         let sent = size("payload", eight(24), limits.payload)?;
         let plain = size("unpacked payload", eight(32), limits.payload)?;
         let (shared, checked) = (flags & SHARED != 0, flags & CHECKED != 0);
+        let trailed = flags & TRAILED != 0;
         let alike = compression != Compression::None || shared || sent == plain;
         let payload = kind == Kind::Stretch || (sent == 0 && plain == 0);
         let odd = shared && (compression != Compression::None || sent == 0);
-        if !alike || !payload || odd || (!checked && four(44) != 0) {
+        let plainly = sent > 0 && !shared && !checked && compression == Compression::None;
+        if !alike || !payload || odd || (trailed && !plainly) || (!checked && four(44) != 0) {
             return Err(malformed(format!("a {kind:?} frame that contradicts itself")));
         }
         Ok(Self {
@@ -244,6 +257,7 @@ impl Header {
             plain,
             description_checksum: four(40),
             payload_checksum: checked.then(|| four(44)),
+            trailed,
         })
     }
 
@@ -273,7 +287,8 @@ impl Header {
 
     /// Checks a payload while it comes.
     pub(crate) fn checking(&self) -> Checking {
-        Checking { wanted: self.payload_checksum.map(|sum| (sum, XxHash3_64::new())) }
+        let checked = self.trailed || self.payload_checksum.is_some();
+        Checking { wanted: self.payload_checksum, digest: checked.then(XxHash3_64::new) }
     }
 
     /// What the frame takes of the receiver's credit.
@@ -283,23 +298,43 @@ impl Header {
     }
 }
 
-/// A payload's checksum so far, if it has one.
+/// A payload's checksum so far, if it has one, and what it is to be in the end, if that is known.
 pub(crate) struct Checking {
-    wanted: Option<(u32, XxHash3_64)>,
+    wanted: Option<u32>,
+    digest: Option<XxHash3_64>,
 }
 
 impl Checking {
+    /// The checksum of a payload that is being sent.
+    pub(crate) fn new() -> Self {
+        Self { wanted: None, digest: Some(XxHash3_64::new()) }
+    }
+
     pub(crate) fn update(&mut self, bytes: &[u8]) {
-        if let Some((_, digest)) = &mut self.wanted {
+        if let Some(digest) = &mut self.digest {
             digest.write(bytes);
         }
     }
 
+    /// What comes after a payload whose checksum does.
+    pub(crate) fn trailer(&self) -> [u8; TRAILER] {
+        self.sum().unwrap_or(0).to_le_bytes()
+    }
+
+    /// Takes what came after the payload.
+    pub(crate) fn expect(&mut self, trailer: [u8; TRAILER]) {
+        self.wanted = Some(u32::from_le_bytes(trailer));
+    }
+
     pub(crate) fn finish(self) -> io::Result<()> {
-        match self.wanted {
-            Some((sum, digest)) if digest.finish() as u32 != sum => Err(damaged_payload()),
+        match (self.wanted, self.sum()) {
+            (Some(wanted), Some(sum)) if wanted != sum => Err(damaged_payload()),
             _ => Ok(()),
         }
+    }
+
+    fn sum(&self) -> Option<u32> {
+        self.digest.as_ref().map(|digest| digest.finish() as u32)
     }
 }
 
@@ -690,7 +725,7 @@ mod tests {
     #[test]
     fn headers_that_lie_are_refused_in_clear_words() {
         refused(&sealed(|bytes| bytes[0] = b'H'), "does not speak Feedline's protocol");
-        refused(&sealed(|bytes| bytes[4] = 9), "version 9; known is 1");
+        refused(&sealed(|bytes| bytes[4] = 9), "version 9; known is 2");
         refused(&sealed(|bytes| bytes[6] = 99), "unknown kind 99");
         refused(&sealed(|bytes| bytes[7] |= 0x80), "unknown flags");
         refused(&sealed(|bytes| bytes[7] |= COMPRESSION), "unknown way 3");
@@ -756,6 +791,29 @@ mod tests {
             for length in 0..encode_error(&error).len() {
                 assert!(decode_error(&encode_error(&error)[..length]).is_err());
             }
+        }
+    }
+
+    #[test]
+    fn a_checksum_comes_after_a_payload_that_is_sent_as_it_is_and_has_no_other() {
+        let limits = Limits::default();
+        let plain = Header {
+            sequence: 7,
+            sent: 1000,
+            plain: 1000,
+            trailed: true,
+            ..Header::new(Kind::Stretch, 3, b"abc")
+        };
+        assert_eq!(Header::decode(&plain.encode(), 7, &limits).unwrap(), plain);
+        for odd in [
+            Header { payload_checksum: Some(5), ..plain.clone() },
+            Header { compression: Compression::Lz4, ..plain.clone() },
+            Header { shared: true, ..plain.clone() },
+            Header { sent: 0, plain: 0, ..plain.clone() },
+            Header { kind: Kind::End, ..plain.clone() },
+        ] {
+            let error = Header::decode(&odd.encode(), 7, &limits).unwrap_err().to_string();
+            assert!(error.contains("contradicts itself"), "{error}");
         }
     }
 

@@ -175,13 +175,16 @@ impl Process {
             _ => 0u64,
         });
         let total = bytes.fold(0, u64::saturating_add);
-        let lease = self.leases.lease(segment);
+        // Where nothing but decisions and failures came, no segment was used, whatever number is said.
+        let samples = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Sample(_)));
+        let lease = samples.then(|| self.leases.lease(segment));
         let copies = total <= memory::SMALL || self.leases.out() > memory::MOST_LEASES;
         let mut made = Vec::with_capacity(outcomes.len());
         for outcome in outcomes {
             made.push(match (outcome, function.makes) {
                 (Outcome::Sample(places), Makes::Sample) => {
-                    self.tensors((segment, &lease), places, copies, context)?.map(Made::Sample)
+                    let lease = lease.as_ref().expect("a sample came");
+                    self.tensors((segment, lease), places, copies, context)?.map(Made::Sample)
                 }
                 (Outcome::Yes, Makes::Decision) => Ok(Made::Decision(true)),
                 (Outcome::No, Makes::Decision) => Ok(Made::Decision(false)),

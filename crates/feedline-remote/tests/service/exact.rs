@@ -4,8 +4,7 @@ use crate::{PATIENCE, Service, job, next, options};
 use feedline_core::{Batch, Position, Store};
 use feedline_engine::{Next, Run, State};
 use feedline_ops::Pipeline;
-use feedline_store::LocalStore;
-use feedline_testkit::{Fixtures, open, plans_in};
+use feedline_testkit::{Fixtures, any_store, open, plans_in};
 use feedline_wire::Order;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ struct Story {
 }
 
 fn local(pipeline: &Arc<Pipeline>, state: Option<&str>, rank: u64, world: u64) -> Story {
-    let store: Arc<dyn Store> = Arc::new(LocalStore);
+    let store: Arc<dyn Store> = any_store();
     let options = options(rank, world);
     let position = match state {
         None => Position::default(),
@@ -115,7 +114,7 @@ fn epochs_follow_each_other_as_they_do_locally() {
     let service = Service::new(1);
     let pipeline = open("range count=23 | shuffle | batch size=3 pad=true", &fixtures).unwrap();
     for rank in 0..2 {
-        let store: Arc<dyn Store> = Arc::new(LocalStore);
+        let store: Arc<dyn Store> = any_store();
         let options = options(rank, 2);
         let start = Position::default();
         let mut run = Run::start(Arc::clone(&pipeline), store, start, options.clone()).unwrap();
@@ -137,7 +136,7 @@ fn losing_workers_changes_nothing() {
     let mut service = Service::new(3);
     let plan = "range count=400 | shuffle | sleep ms=1 | batch size=4";
     let pipeline = open(plan, &fixtures).unwrap();
-    let store: Arc<dyn Store> = Arc::new(LocalStore);
+    let store: Arc<dyn Store> = any_store();
     let start = Position::default();
     let mut local = Run::start(Arc::clone(&pipeline), store, start, options(0, 1)).unwrap();
     let job = job(&service.name(), Order::Exact);

@@ -16,8 +16,7 @@ use feedline_engine::{Next, Options};
 use feedline_ops::Pipeline;
 use feedline_remote::{Job, Remote};
 use feedline_rpc::Remote as Control;
-use feedline_store::LocalStore;
-use feedline_testkit::Fixtures;
+use feedline_testkit::{Fixtures, any_store};
 use feedline_wire::Order;
 use feedline_worker::Worker;
 use std::path::{Path, PathBuf};
@@ -70,7 +69,7 @@ impl Service {
     }
 
     fn add(&mut self) {
-        let store: Arc<dyn Store> = Arc::new(LocalStore);
+        let store: Arc<dyn Store> = any_store();
         let options = feedline_worker::Options {
             threads: 2,
             memory: 64 << 20,
@@ -98,7 +97,7 @@ impl Service {
         Remote::start(
             self.control(),
             pipeline,
-            (&LocalStore, &fixtures.blobs),
+            (&*any_store(), &fixtures.blobs),
             state,
             0,
             job,

@@ -361,7 +361,7 @@ fn a_worker_of_another_version_is_left_aside_and_named_if_there_is_no_other() {
     let impatient = Job { patience: Duration::from_secs(1), ..job("alone", Order::Exact) };
     let mut run = service.start(&pipeline, &fixtures, None, impatient, options(0, 1)).unwrap();
     let error = next(&mut run).unwrap_err().to_string();
-    assert!(error.contains("a frame of version 9; known is 1"), "{error}");
+    assert!(error.contains("a frame of version 9; known is 2"), "{error}");
     service.add();
     let job = job("both", Order::Exact);
     let mut run = service.start(&pipeline, &fixtures, None, job, options(0, 1)).unwrap();

@@ -1,13 +1,13 @@
 //! The receiving end: asks, and takes what comes.
 
-use super::link::{Pulse, Reader, Writer, interval, lock};
+use super::link::{PIECE, Pulse, Reader, Writer, interval, lock};
 use super::session::{Session, Unsecured, plain_answer};
 use super::share::Borrowing;
 use super::socket::{Address, Socket};
 use crate::bytes::malformed;
 use crate::compress::{Compression, Unpacker};
 use crate::frame::{
-    Header, Hello, Kind, Limits, VERSION, decode_error, encode_credit, encode_request,
+    Header, Hello, Kind, Limits, TRAILER, VERSION, decode_error, encode_credit, encode_request,
 };
 use crate::secret::Secret;
 use crate::stretch::Decoder;
@@ -25,9 +25,6 @@ use std::time::{Duration, Instant};
 
 /// How long a client that waits keeps small credit back, in the hope of more to give at once.
 const THRIFT: Duration = Duration::from_millis(1);
-
-/// How much of a payload is read before its checksum goes on.
-const PIECE: usize = 256 << 10;
 
 /// How a client behaves.
 #[derive(Clone, Debug)]
@@ -549,7 +546,7 @@ impl Receiving {
             return borrowing.payload(header, reader, &self.pool);
         }
         let mut buffer = self.pool.take(header.plain).map_err(io::Error::other)?;
-        if header.compression == Compression::None && buffer.len() <= PIECE {
+        if header.compression == Compression::None && buffer.len() <= PIECE && !header.trailed {
             reader.exact(&mut buffer)?;
             header.check_payload(&buffer)?;
         } else if header.compression == Compression::None {
@@ -558,6 +555,11 @@ impl Receiving {
             for piece in buffer.chunks_mut(PIECE) {
                 reader.exact(piece)?;
                 checking.update(piece);
+            }
+            if header.trailed {
+                let mut trailer = [0; TRAILER];
+                reader.exact(&mut trailer)?;
+                checking.expect(trailer);
             }
             checking.finish()?;
         } else {

@@ -2,7 +2,7 @@
 
 use super::socket::Socket;
 use crate::bytes::malformed;
-use crate::frame::{HEADER, Header, Kind, Limits, encode_segment};
+use crate::frame::{Checking, HEADER, Header, Kind, Limits, encode_segment};
 use feedline_shm::{Segment, receive_with_descriptors, send_with_descriptor};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -21,6 +21,10 @@ const DESCRIPTORS: usize = 16;
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// A payload is summed and sent, or read and summed, so many bytes at a time: they stay in the cache
+/// meanwhile.
+pub(super) const PIECE: usize = 256 << 10;
 
 /// Frames up to this many bytes may be held back, to go out together.
 const SMALL: usize = 4 << 10;
@@ -61,6 +65,39 @@ impl Writer {
         let sent = self.socket.write(&mut slices);
         self.sequence += 1;
         self.sent(sent)
+    }
+
+    /// Sends a frame with a large payload, whose checksum is computed on the way: what was just summed is
+    /// still in the cache when it is sent.
+    pub(super) fn send_summed(
+        &mut self,
+        header: Header,
+        description: &[u8],
+        payload: &[&[u8]],
+    ) -> io::Result<()> {
+        let header = Header { sequence: self.sequence, trailed: true, ..header };
+        self.sequence += 1;
+        let sent = self.write_summed(&header.encode(), description, payload);
+        self.sent(sent)
+    }
+
+    fn write_summed(&self, head: &[u8], description: &[u8], payload: &[&[u8]]) -> io::Result<()> {
+        let mut checking = Checking::new();
+        let mut slices =
+            vec![IoSlice::new(&self.held), IoSlice::new(head), IoSlice::new(description)];
+        let mut bytes = 0;
+        for piece in payload.iter().flat_map(|part| part.chunks(PIECE)) {
+            if bytes + piece.len() > PIECE {
+                self.socket.write(&mut slices)?;
+                (bytes, slices) = (0, Vec::new());
+            }
+            checking.update(piece);
+            slices.push(IoSlice::new(piece));
+            bytes += piece.len();
+        }
+        let trailer = checking.trailer();
+        slices.push(IoSlice::new(&trailer));
+        self.socket.write(&mut slices)
     }
 
     /// Sends a frame, or holds it back while it is small: until another is sent, or [`Writer::flush`].

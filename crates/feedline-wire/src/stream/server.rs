@@ -1,6 +1,6 @@
 //! The sending end: accepts clients, and serves each on threads of its own.
 
-use super::link::{Pulse, Reader, Writer, interval, lock};
+use super::link::{PIECE, Pulse, Reader, Writer, interval, lock};
 use super::session::{Session, Unsecured};
 use super::share::Lending;
 use super::socket::{Address, Listener, Socket};
@@ -701,11 +701,17 @@ impl Sender<'_> {
             None => (Compression::None, &encoded.parts[..]),
         };
         (header.compression, header.sent) = (way, parts.iter().map(|part| part.len()).sum());
-        header.payload_checksum = (!safe).then(|| checksum(parts.iter().copied()));
         let bytes = HEADER + header.description + header.sent;
+        let large = way == Compression::None && header.sent > PIECE;
+        if !safe && !large {
+            header.payload_checksum = Some(checksum(parts.iter().copied()));
+        }
         let mut writer = lock(self.connection.writer);
         let started = Instant::now();
-        writer.send_soon(header, &encoded.description, parts)?;
+        match !safe && large {
+            true => writer.send_summed(header, &encoded.description, parts)?,
+            false => writer.send_soon(header, &encoded.description, parts)?,
+        }
         drop(writer);
         packer.wrote(bytes, started.elapsed());
         Ok(())

@@ -407,6 +407,29 @@ fn a_bit_changed_on_the_way_is_noticed_wherever_it_is() {
 }
 
 #[test]
+fn a_bit_changed_in_a_large_payload_or_behind_it_is_noticed() {
+    const BYTES: usize = 700_000;
+    let server = server(ServerOptions { packing: Packing::None, ..Default::default() });
+    // Greeting, header and description come before the payload, and its checksum after it.
+    let ends = (0..1000).step_by(97).chain((BYTES - 400..BYTES + 700).step_by(7));
+    for at in ends.chain((1000..BYTES).step_by(41_017)) {
+        let address = damaging(host(&server), at);
+        let damaged = Client::connect(&address, ClientOptions::default()).and_then(|mut client| {
+            client.request(format!("3 {BYTES} 0").as_bytes())?;
+            let mut step = 0;
+            while let Some(found) = client.next()? {
+                check(&found, step, BYTES);
+                step += 1;
+            }
+            Ok(step)
+        });
+        assert!(damaged.is_err(), "byte {at}: {damaged:?}");
+    }
+    let mut client = Client::connect(server.address(), ClientOptions::default()).unwrap();
+    receive(&mut client, 3, BYTES);
+}
+
+#[test]
 fn a_thousand_damaged_conversations_never_stop_a_server() {
     let server = server(ServerOptions { handshake: SHORT, timeout: SHORT, ..Default::default() });
     let mut good = Client::connect(server.address(), ClientOptions::default()).unwrap();

@@ -194,10 +194,9 @@ def cost(given: argparse.Namespace) -> None:
         command = [sys.executable, str(HERE / "kits19.py"), "nifti", folder, "--count", "42", "--scale", "40"]
         command += ["--masks", given.masks] if given.masks else []
         subprocess.run(command, check=True)
-        scans = sorted(Path(folder).glob("*/imaging.nii.gz"))
-
         def dataset() -> fl.Dataset:
-            return fl.nifti([str(scan) for scan in scans]).shuffle(seed=0).resample((1.6, 1.2, 1.2))
+            scans = fl.nifti(folder, fields={"image": "*/imaging.nii.gz"}, channel=True)
+            return scans.shuffle(seed=0).cast("float32", field="image").resample((1.6, 1.2, 1.2))
 
         def epoch_seconds(ds: fl.Dataset) -> tuple[float, dict]:
             loader = ds.loader(threads=2)

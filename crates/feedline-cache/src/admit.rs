@@ -178,13 +178,15 @@ impl Gate {
     /// From which saving on samples are admitted: so that those above fill the room.
     fn threshold(&self, state: &mut State) -> f64 {
         let known = state.known.len();
-        // Finding it takes a look at all: again whenever an eighth more is known.
-        if known.saturating_sub(state.known_then) > state.known_then / 8 || state.known_then == 0 {
+        // Finding it takes a look at all: again whenever an eighth more is known, and when all are.
+        let all_known = known as u64 >= self.samples && known > state.known_then;
+        let more = known.saturating_sub(state.known_then) > state.known_then / 8;
+        if more || all_known || state.known_then == 0 {
             state.by_work = state.work >= state.wait;
             let mut seen: Vec<(f64, u64)> =
                 state.known.values().map(|seen| (state.saving(*seen), seen.bytes)).collect();
             seen.sort_by(|a, b| b.0.total_cmp(&a.0));
-            let all_seen = known as u64 >= self.samples;
+            let all_seen = all_known;
             let share =
                 if all_seen { 1.0 } else { known as f64 / self.samples as f64 * FIRST_EPOCH };
             let (mut room, mut threshold) = (self.capacity as f64 * share, f64::INFINITY);
@@ -291,6 +293,20 @@ mod tests {
         let costly = kept.iter().filter(|index| index.is_multiple_of(3)).count();
         assert!(kept.len() >= 297, "{} of 300", kept.len());
         assert!(costly * 100 >= kept.len() * 95, "{costly} of {}", kept.len());
+    }
+
+    #[test]
+    fn by_cost_the_room_is_filled_once_all_are_known_however_few_there_are() {
+        for samples in [5, 17, 42, 43, 100] {
+            let sample = |index: u64| (1000, Cost { work: 1000 + index * 10, wait: 0, bytes: 1 });
+            let gate = Gate::new(Choice::Cost, samples, samples * 1000 / 2);
+            let mut kept = Vec::new();
+            for _ in 0..3 {
+                epoch(&gate, 0..samples, sample, &mut kept);
+            }
+            let room = samples as usize / 2;
+            assert!(kept.len() + 1 >= room, "{} of {room} of {samples}", kept.len());
+        }
     }
 
     #[test]

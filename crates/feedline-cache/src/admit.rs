@@ -10,6 +10,7 @@
 
 use feedline_core::Cost;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// After so many samples in a row that found no room, no more are looked at.
@@ -39,13 +40,14 @@ pub(crate) struct Gate {
     /// Samples in the source, and bytes that there is room for.
     samples: u64,
     capacity: u64,
+    /// Samples that were looked for, and whether nothing more is kept: asked for every sample.
+    looked: AtomicU64,
+    closed: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Samples that were looked for.
-    looked: u64,
     /// Samples that were shown, their bytes, and the smallest of them.
     shown: u64,
     bytes: u64,
@@ -53,7 +55,6 @@ struct State {
     /// Bytes that were admitted.
     admitted: u64,
     refused_in_a_row: u32,
-    closed: bool,
     /// By how much more are admitted than there was room for by the first guess.
     relaxed: f64,
     /// What samples took so far: nanoseconds of work and of waiting.
@@ -61,10 +62,11 @@ struct State {
     wait: u128,
     /// By index: what was seen, once each.
     known: HashMap<u64, Seen>,
-    /// From which saving on samples are admitted, how many were known when that was found, and whether
-    /// work is what is saved, or reading.
+    /// From which saving on samples are admitted, how many were known when that was found, whether these
+    /// were all, and whether work is what is saved, or reading.
     threshold: f64,
     known_then: usize,
+    settled: bool,
     by_work: bool,
 }
 
@@ -77,7 +79,9 @@ struct Seen {
 impl Gate {
     pub(crate) fn new(choice: Choice, samples: u64, capacity: u64) -> Self {
         let state = State { smallest: u64::MAX, relaxed: 1.0, ..State::default() };
-        Self { choice, samples: samples.max(1), capacity, state: Mutex::new(state) }
+        let (looked, closed) = (AtomicU64::new(0), AtomicBool::new(false));
+        let state = Mutex::new(state);
+        Self { choice, samples: samples.max(1), capacity, looked, closed, state }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -86,9 +90,12 @@ impl Gate {
 
     /// Notes that a sample was looked for.
     pub(crate) fn looked(&self) {
+        let looked = self.looked.fetch_add(1, Ordering::Relaxed) + 1;
+        if !looked.is_multiple_of(self.samples) {
+            return;
+        }
         let mut state = self.lock();
-        state.looked += 1;
-        if state.looked.is_multiple_of(self.samples) && state.admitted > 0 {
+        if state.admitted > 0 {
             // An epoch is over: where room is left, the share was guessed too small.
             let left = self.capacity as f64 / state.admitted as f64;
             if left > 1.01 {
@@ -99,10 +106,10 @@ impl Gate {
 
     /// Whether a sample should be made whole and shown.
     pub(crate) fn wants(&self, index: u64) -> bool {
-        let mut state = self.lock();
-        if state.closed {
+        if self.is_closed() {
             return false;
         }
+        let mut state = self.lock();
         match self.choice {
             Choice::First => true,
             Choice::Even => state.shown < ENOUGH || turn(index) < self.share(&state),
@@ -158,12 +165,14 @@ impl Gate {
     pub(crate) fn refused(&self, room: u64) {
         let mut state = self.lock();
         state.refused_in_a_row += 1;
-        state.closed |= room < state.smallest || state.refused_in_a_row >= PATIENCE;
+        if room < state.smallest || state.refused_in_a_row >= PATIENCE {
+            self.closed.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether nothing more is kept.
     pub(crate) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// The share of all samples that there is room for, by what was seen of them.
@@ -179,16 +188,14 @@ impl Gate {
     fn threshold(&self, state: &mut State) -> f64 {
         let known = state.known.len();
         // Finding it takes a look at all: again whenever an eighth more is known, and when all are.
-        let all_known = known as u64 >= self.samples && known > state.known_then;
-        let more = known.saturating_sub(state.known_then) > state.known_then / 8;
-        if more || all_known || state.known_then == 0 {
+        let all = known as u64 >= self.samples;
+        let more = known - state.known_then > state.known_then / 8;
+        if !state.settled && (more || all || state.known_then == 0) {
             state.by_work = state.work >= state.wait;
             let mut seen: Vec<(f64, u64)> =
                 state.known.values().map(|seen| (state.saving(*seen), seen.bytes)).collect();
             seen.sort_by(|a, b| b.0.total_cmp(&a.0));
-            let all_seen = all_known;
-            let share =
-                if all_seen { 1.0 } else { known as f64 / self.samples as f64 * FIRST_EPOCH };
+            let share = if all { 1.0 } else { known as f64 / self.samples as f64 * FIRST_EPOCH };
             let (mut room, mut threshold) = (self.capacity as f64 * share, f64::INFINITY);
             for (saving, bytes) in seen {
                 room -= bytes as f64;
@@ -197,11 +204,7 @@ impl Gate {
                 }
                 threshold = saving;
             }
-            (state.threshold, state.known_then) = (threshold, known);
-            if all_seen {
-                // What does not fit tightly goes by room alone from the next one on.
-                state.known_then = usize::MAX / 2;
-            }
+            (state.threshold, state.known_then, state.settled) = (threshold, known, all);
         }
         state.threshold
     }

@@ -10,10 +10,8 @@
 //! Nobody agrees on anything: who owns what follows from the list of names that all have. A peer that does
 //! not answer costs a read from storage, and is left alone for a while.
 
-use crate::tiers::{Answer, Inner};
-use feedline_core::{
-    Batch, Cost, DType, Error, Name, Result, Rows, Sample, Stretch, Tensor, Value,
-};
+use crate::tiers::{Answer, Inner, tensors};
+use feedline_core::{Batch, Cost, DType, Error, Name, Result, Rows, Sample, Stretch, Tensor};
 use feedline_wire::stream::{
     Address, Client, ClientOptions, Handler, Next, Sender, Server, ServerOptions,
 };
@@ -179,7 +177,7 @@ impl Hub {
     /// Which peer owns a sample, as long as none is full; `None` if there are none.
     #[must_use]
     pub fn owner_of(&self, index: u64) -> Option<usize> {
-        self.owners(index).first().copied()
+        (0..self.names.len()).max_by_key(|peer| (score(&self.names[*peer], index), *peer))
     }
 
     /// How often a peer did not answer.
@@ -359,10 +357,10 @@ fn request(identity: &str, index: u64) -> Vec<u8> {
 }
 
 /// The batch that carries a sample: its fields, and before them what it took and which it is.
-fn answer(index: u64, fields: &[(Name, Tensor)], cost: Cost) -> Batch {
+fn answer(index: u64, fields: impl Iterator<Item = (Name, Tensor)>, cost: Cost) -> Batch {
     let numbers = [cost.work, cost.wait, cost.bytes];
     let about = (Name::new(COST), Tensor::from_slice(&[3], &numbers));
-    let fields = std::iter::once(about).chain(fields.iter().cloned()).collect();
+    let fields = std::iter::once(about).chain(fields).collect();
     Batch { fields, rows: 1, indices: Some(vec![index]) }
 }
 
@@ -395,13 +393,7 @@ impl Handler for Answering {
         let answered = cache.map_or(Answer::Unwanted, |cache| cache.answer(index));
         let none = Batch { fields: Vec::new(), rows: 0, indices: None };
         let (step, batch) = match answered {
-            Answer::Sample(sample, cost) => {
-                let fields = sample.into_fields().filter_map(|(name, value)| match value {
-                    Value::Tensor(tensor) => Some((name, tensor)),
-                    Value::Deferred(_) => None,
-                });
-                (HERE, answer(index, &fields.collect::<Vec<_>>(), cost))
-            }
+            Answer::Sample(sample, cost) => (HERE, answer(index, tensors(&sample), cost)),
             Answer::Unwanted => (UNWANTED, none),
             Answer::Full => (IS_FULL, none),
         };

@@ -126,6 +126,10 @@ impl TieredCache {
 impl Cache for TieredCache {
     fn find(&self, index: u64) -> Found {
         let inner = &self.inner;
+        let owned = inner.peers.as_ref().is_none_or(|hub| hub.owner_of(index) == hub.me());
+        if owned {
+            inner.gate.looked();
+        }
         if let Some((sample, cost)) = inner.ram.find(index) {
             inner.counts.hit(&inner.counts.ram_hits, cost);
             return Found::Here(sample);
@@ -133,12 +137,10 @@ impl Cache for TieredCache {
         if let Some(place) = inner.disk.as_ref().and_then(|disk| disk.find(index)) {
             return Found::Stored(Box::new(Reading { place, inner: Arc::clone(inner) }));
         }
-        if let Some(hub) = &inner.peers
-            && (hub.me().is_none() || hub.owner_of(index) != hub.me() || inner.gate.is_closed())
-        {
+        // One who is full may have passed its own samples on.
+        if inner.peers.is_some() && (!owned || inner.gate.is_closed()) {
             return Found::Stored(Box::new(Asking { index, inner: Arc::clone(inner) }));
         }
-        inner.gate.looked();
         inner.counts.misses.fetch_add(1, Ordering::Relaxed);
         Found::Missing
     }
@@ -214,6 +216,7 @@ impl Inner {
     }
 
     fn find_or_make(&self, index: u64) -> Answer {
+        self.gate.looked();
         if let Some((sample, cost)) = self.ram.find(index) {
             return Answer::Sample(sample, cost);
         }
@@ -227,7 +230,6 @@ impl Inner {
         if self.gate.is_closed() {
             return Answer::Full;
         }
-        self.gate.looked();
         let maker = {
             let makers = self.makers.lock().unwrap_or_else(PoisonError::into_inner);
             makers
@@ -339,7 +341,7 @@ impl Stored for Reading {
 }
 
 /// The fields of a sample that was kept: tensors, all of them.
-fn tensors(sample: &Sample) -> impl Iterator<Item = (Name, Tensor)> {
+pub(crate) fn tensors(sample: &Sample) -> impl Iterator<Item = (Name, Tensor)> {
     sample.fields().filter_map(|(name, value)| match value {
         Value::Tensor(tensor) => Some((*name, tensor.clone())),
         Value::Deferred(_) => None,

@@ -62,6 +62,12 @@ const NAMES: [(DType, &str, &str); 15] = [
 ];
 
 impl DType {
+    /// The type of a number, by which types are told apart in bytes: `dtype as u8` gives it.
+    #[must_use]
+    pub fn numbered(number: u8) -> Option<Self> {
+        NAMES.get(usize::from(number)).map(|row| row.0)
+    }
+
     /// The type that holds the numbers of both: the same, or the least of whole numbers.
     #[must_use]
     pub fn common(self, other: Self) -> Option<Self> {

@@ -15,24 +15,6 @@ use std::io;
 #[cfg(target_endian = "big")]
 compile_error!("numbers are sent as they lie in memory, which must be little-endian");
 
-const DTYPES: [DType; 15] = [
-    DType::Bool,
-    DType::U8,
-    DType::I8,
-    DType::U16,
-    DType::I16,
-    DType::U32,
-    DType::I32,
-    DType::U64,
-    DType::I64,
-    DType::F16,
-    DType::BF16,
-    DType::F32,
-    DType::F64,
-    DType::Bytes,
-    DType::Text,
-];
-
 /// Set in the number of a dtype if the items' lengths follow.
 const RAGGED: u8 = 0x80;
 
@@ -188,7 +170,7 @@ impl Cutting<'_> {
         };
         self.allowed = allowed;
         let number = reading.byte()?;
-        let Some(&dtype) = DTYPES.get(usize::from(number & !RAGGED)) else {
+        let Some(dtype) = DType::numbered(number & !RAGGED) else {
             return Err(malformed(format!("a tensor of unknown dtype {number}")));
         };
         let refused = |error: Error| malformed(error.to_string());
@@ -350,9 +332,10 @@ mod tests {
     fn tensor() -> impl Strategy<Value = Tensor> {
         let numbers = (0usize..13, proptest::collection::vec(0usize..5, 0..4), any::<u8>());
         let numbers = numbers.prop_map(|(dtype, shape, seed)| {
-            let size = DTYPES[dtype].size().unwrap() * shape.iter().product::<usize>();
+            let dtype = DType::numbered(dtype as u8).unwrap();
+            let size = dtype.size().unwrap() * shape.iter().product::<usize>();
             let bytes: Vec<u8> = (0..size).map(|at| (at as u8).wrapping_mul(seed)).collect();
-            Tensor::new(DTYPES[dtype], &shape, Buffer::from(&bytes[..])).unwrap()
+            Tensor::new(dtype, &shape, Buffer::from(&bytes[..])).unwrap()
         });
         let bytes = proptest::collection::vec(any::<u8>(), 0..200);
         let one = bytes.prop_map(|bytes| Tensor::bytes(Buffer::from(&bytes[..])));

@@ -8,25 +8,6 @@ pub const LONGEST: usize = 1 << 20;
 /// No array has more dimensions.
 const MOST_DIMENSIONS: usize = 16;
 
-/// All types, by their numbers.
-const DTYPES: [DType; 15] = [
-    DType::Bool,
-    DType::U8,
-    DType::I8,
-    DType::U16,
-    DType::I16,
-    DType::U32,
-    DType::I32,
-    DType::U64,
-    DType::I64,
-    DType::F16,
-    DType::BF16,
-    DType::F32,
-    DType::F64,
-    DType::Bytes,
-    DType::Text,
-];
-
 /// What a host is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -300,8 +281,8 @@ impl<'a> Reading<'a> {
         let mut places: Vec<Place> = Vec::new();
         for _ in 0..self.two()? {
             let number = self.byte()?;
-            let dtype = DTYPES.get(usize::from(number));
-            let dtype = *dtype.ok_or_else(|| nonsense(format!("there is no dtype {number}")))?;
+            let dtype = DType::numbered(number);
+            let dtype = dtype.ok_or_else(|| nonsense(format!("there is no dtype {number}")))?;
             let dimensions = usize::from(self.byte()?);
             if dimensions > MOST_DIMENSIONS {
                 return Err(nonsense(format!("{dimensions} dimensions")));
